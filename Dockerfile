@@ -43,7 +43,6 @@ COPY proto proto
 COPY raft raft
 COPY client client
 COPY node node
-COPY cluster-tests cluster-tests
 # The empty crates may be newer than the sources that replaced them, and cargo goes by time.
 RUN find proto raft client node -name '*.rs' -exec touch {} + \
  && cargo build --release --locked -p imprint-node --bin imprint \

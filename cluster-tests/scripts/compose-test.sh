@@ -3,8 +3,8 @@
 # that every node gives back exactly what was produced: from the machine through the mapped ports and from inside the network.
 #
 # What one file per step and one topic of one partition buy: the expected content is the files one after the other, so a lost,
-# doubled, reordered or damaged message anywhere changes a checksum. Every `produce` has to succeed, and it is run once: the
-# client retries by itself and knows when that is safe.
+# doubled, reordered or damaged message anywhere changes a checksum. Every `produce` has to succeed, and it is run once. The
+# failure always comes before it, never in its midst, so that a batch which is sent again cannot have been stored already.
 #
 # usage: compose-test.sh [IMPRINT]     the image imprint:dev must be there; IMPRINT is the machine's own binary for the client side
 # Prints a line with its time per check, and at the end "N passed, N failed". Exits 1 on the first failure, after printing what

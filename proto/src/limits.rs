@@ -90,3 +90,11 @@ impl Default for BatchLimits {
         }
     }
 }
+
+impl BatchLimits {
+    /// Bytes that a batch may have: `max_batch_bytes`, but never more than the ceiling, since no
+    /// follower would take it.
+    pub fn batch_bytes(&self) -> u64 {
+        self.max_batch_bytes.min(CEILING_MAX_BATCH_BYTES)
+    }
+}

@@ -242,10 +242,11 @@ fn inspect_header(bytes: &[u8], limits: &BatchLimits) -> Result<BatchHeader, Adm
             given,
         });
     }
-    if batch_length > limits.max_batch_bytes {
+    let limit = limits.batch_bytes();
+    if batch_length > limit {
         return Err(AdmissionError::TooLarge {
             batch_length,
-            limit: limits.max_batch_bytes,
+            limit,
         });
     }
     if let Some((at, value)) = reserved_fault(bytes) {

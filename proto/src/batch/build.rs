@@ -150,12 +150,9 @@ impl BatchBuilder {
 
     fn check_bytes(&self, so_far: usize, more: usize) -> Result<(), BuildError> {
         let bytes = (so_far as u64).saturating_add(more as u64);
-        // A length must also fit its u32, whatever limit the caller made up.
-        if bytes > self.limits.max_batch_bytes || u32::try_from(more).is_err() {
-            return Err(BuildError::BatchFull {
-                bytes,
-                limit: self.limits.max_batch_bytes,
-            });
+        let limit = self.limits.batch_bytes();
+        if bytes > limit {
+            return Err(BuildError::BatchFull { bytes, limit });
         }
         Ok(())
     }

@@ -7,6 +7,10 @@ use std::io::{Read as _, Write as _};
 /// The level that zstd calls fast and good enough; payloads are compressed on the sending path.
 const LEVEL: i32 = 1;
 
+/// The greatest window, as a power of two, that a payload may ask the decoder to keep. At our level
+/// zstd writes at most 2^19; the rest is room for a later choice of level.
+const MAX_WINDOW_LOG: u32 = 23;
+
 /// Why a payload could not be compressed or decompressed.
 #[derive(Debug, thiserror::Error)]
 pub enum CompressError {
@@ -74,7 +78,10 @@ pub fn decompress(
 }
 
 fn unzstd(payload: &[u8], limit: u32) -> Result<Bytes, CompressError> {
-    let decoder = zstd::Decoder::with_buffer(payload).map_err(CompressError::Zstd)?;
+    let mut decoder = zstd::Decoder::with_buffer(payload).map_err(CompressError::Zstd)?;
+    decoder
+        .window_log_max(MAX_WINDOW_LOG)
+        .map_err(CompressError::Zstd)?;
     let mut out = Vec::new();
     decoder
         .take(u64::from(limit) + 1)

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod model;
+pub mod sound;
 
 use bytes::Bytes;
 use serde_json::Value;

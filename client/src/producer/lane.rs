@@ -1,0 +1,305 @@
+//! One partition's part of a producer: the open batch, the full ones behind each other, and the one
+//! task that sends them.
+//!
+//! `push` runs on the caller's side under a short lock; only the lane's task takes batches out.
+//! A batch's checksums are computed by that task, so that callers don't wait for them.
+
+use super::{KEY_HEADER, NewMessage, ProduceError, ProducerOptions};
+use crate::client::{Client, SendOptions};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use imprint_proto::batch::{BatchBuilder, Message, UserHeader};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+
+/// Where a batch was stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    pub base_offset: u64,
+    pub timestamp_us: u64,
+    pub epoch: u64,
+}
+
+/// The answer to a batch, given once and read by each of its messages.
+#[derive(Debug, Default)]
+pub(super) struct Ack {
+    answer: OnceLock<Result<Stored, ProduceError>>,
+    given: Notify,
+}
+
+impl Ack {
+    pub async fn wait(&self) -> Result<Stored, ProduceError> {
+        let given = self.given.notified();
+        tokio::pin!(given);
+        // Registered before looking, so that an answer in between is not missed.
+        given.as_mut().enable();
+        if let Some(answer) = self.answer.get() {
+            return answer.clone();
+        }
+        given.await;
+        self.answer.get().cloned().unwrap_or(Err(ProduceError::Closed))
+    }
+
+    fn give(&self, answer: Result<Stored, ProduceError>) {
+        // Only the lane's task answers, once per batch.
+        let _ = self.answer.set(answer);
+        self.given.notify_waiters();
+    }
+
+    fn is_given(&self) -> bool {
+        self.answer.get().is_some()
+    }
+}
+
+/// A message with what the producer added.
+pub(super) struct Outgoing<'a> {
+    pub id: u128,
+    pub timestamp_us: u64,
+    /// What it adds to a batch.
+    pub bytes: u64,
+    /// What it took from the producer's budget.
+    pub cost: u32,
+    pub message: NewMessage<'a>,
+}
+
+#[derive(Debug)]
+struct Gathering {
+    builder: BatchBuilder,
+    ack: Arc<Ack>,
+    /// When it has to leave at the latest.
+    due: Instant,
+    /// Taken from the producer's budget.
+    cost: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: Option<Gathering>,
+    full: VecDeque<Gathering>,
+    /// Batches not answered, oldest first; answered ones are dropped from the front.
+    unanswered: VecDeque<Arc<Ack>>,
+    closed: bool,
+}
+
+/// One partition of a producer.
+#[derive(Debug)]
+pub(super) struct Lane {
+    client: Client,
+    topic: Arc<str>,
+    partition: u32,
+    options: Arc<ProducerOptions>,
+    budget: Arc<Semaphore>,
+    spread: Arc<AtomicU32>,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+/// What the lane's task should do next.
+enum Due {
+    Send(Gathering),
+    WaitUntil(Instant),
+    Wait,
+    End,
+}
+
+impl Lane {
+    pub fn start(
+        client: Client,
+        topic: Arc<str>,
+        partition: u32,
+        options: Arc<ProducerOptions>,
+        budget: Arc<Semaphore>,
+        spread: Arc<AtomicU32>,
+    ) -> Arc<Lane> {
+        let lane = Arc::new(Lane {
+            client,
+            topic,
+            partition,
+            options,
+            budget,
+            spread,
+            state: Mutex::new(State::default()),
+            wake: Notify::new(),
+        });
+        tokio::spawn(run(Arc::clone(&lane)));
+        lane
+    }
+
+    /// Puts a message into the open batch; says which batch and at which place.
+    pub fn push(&self, outgoing: Outgoing<'_>) -> Result<(Arc<Ack>, u32), ProduceError> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(ProduceError::Closed);
+        }
+        let too_full = |open: &Gathering| {
+            open.builder.count() > 0
+                && open.builder.len_bytes() + outgoing.bytes > self.options.batch_bytes
+        };
+        if state.open.as_ref().is_some_and(too_full) {
+            self.roll(&mut state);
+        }
+        let fresh = state.open.is_none();
+        let mut open = state.open.take().unwrap_or_else(|| self.gather());
+        let pushed = self.add(&mut open, &outgoing);
+        let place = (Arc::clone(&open.ack), open.builder.count().saturating_sub(1));
+        if pushed.is_err() && fresh {
+            return Err(pushed.err().unwrap_or(ProduceError::Closed));
+        }
+        let full = open.builder.len_bytes() >= self.options.batch_bytes
+            || open.builder.count() >= self.options.batch_messages;
+        if fresh {
+            state.unanswered.push_back(Arc::clone(&open.ack));
+        }
+        state.open = Some(open);
+        if full {
+            self.roll(&mut state);
+        }
+        drop(state);
+        if fresh || full {
+            self.wake.notify_one();
+        }
+        pushed.map(|()| place)
+    }
+
+    fn add(&self, open: &mut Gathering, outgoing: &Outgoing<'_>) -> Result<(), ProduceError> {
+        let NewMessage {
+            key,
+            payload,
+            headers,
+            ..
+        } = outgoing.message;
+        let keyed: Vec<UserHeader>;
+        let headers = match key {
+            None => headers,
+            Some(key) => {
+                let mut all = Vec::with_capacity(headers.len() + 1);
+                all.push(UserHeader::raw(KEY_HEADER, key));
+                all.extend_from_slice(headers);
+                keyed = all;
+                &keyed
+            }
+        };
+        open.builder
+            .push(Message {
+                id: outgoing.id,
+                origin_timestamp_us: outgoing.timestamp_us,
+                payload,
+                headers,
+            })
+            .map_err(|error| ProduceError::Message(Arc::new(error)))?;
+        open.cost += outgoing.cost as usize;
+        Ok(())
+    }
+
+    fn gather(&self) -> Gathering {
+        Gathering {
+            builder: BatchBuilder::new(self.options.limits),
+            ack: Arc::default(),
+            due: Instant::now() + self.options.linger,
+            cost: 0,
+        }
+    }
+
+    /// The open batch is complete: it queues, and messages that may go anywhere go elsewhere.
+    fn roll(&self, state: &mut State) {
+        if let Some(open) = state.open.take() {
+            state.full.push_back(open);
+            self.spread.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets everything go at once; the answers to wait for.
+    pub fn flush(&self) -> Vec<Arc<Ack>> {
+        let mut state = self.state.lock();
+        self.roll(&mut state);
+        let waiting = state.unanswered.iter().cloned().collect();
+        drop(state);
+        self.wake.notify_one();
+        waiting
+    }
+
+    /// Nothing more is accepted; what is there still goes.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        self.roll(&mut state);
+        state.closed = true;
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    fn next_due(&self, now: Instant) -> Due {
+        let mut state = self.state.lock();
+        if state.full.is_empty() && state.open.as_ref().is_some_and(|open| open.due <= now) {
+            self.roll(&mut state);
+        }
+        match (state.full.pop_front(), &state.open) {
+            (Some(batch), _) => Due::Send(batch),
+            (None, Some(open)) => Due::WaitUntil(open.due),
+            (None, None) if state.closed => Due::End,
+            (None, None) => Due::Wait,
+        }
+    }
+
+    async fn deliver(&self, batch: Gathering) {
+        let Gathering {
+            builder, ack, cost, ..
+        } = batch;
+        let answer = self.append(builder).await;
+        ack.give(answer);
+        self.budget.add_permits(cost);
+        let mut state = self.state.lock();
+        while state.unanswered.front().is_some_and(|ack| ack.is_given()) {
+            state.unanswered.pop_front();
+        }
+    }
+
+    async fn append(&self, builder: BatchBuilder) -> Result<Stored, ProduceError> {
+        let batch = builder
+            .build()
+            .map_err(|error| ProduceError::Message(Arc::new(error)))?;
+        let options = SendOptions {
+            expected_offset: None,
+            retry_unknown: self.options.retry_unknown,
+        };
+        let reply = self
+            .client
+            .send(&self.topic, self.partition, &batch, options)
+            .await?;
+        Ok(Stored {
+            base_offset: reply.base_offset,
+            timestamp_us: reply.base_timestamp_us,
+            epoch: reply.leader_epoch,
+        })
+    }
+}
+
+/// The lane's task: starts batches in order, at most `in_flight` at a time.
+async fn run(lane: Arc<Lane>) {
+    let mut flying = FuturesUnordered::new();
+    loop {
+        if flying.len() >= lane.options.in_flight.max(1) {
+            flying.next().await;
+            continue;
+        }
+        let due = lane.next_due(Instant::now());
+        let until = match due {
+            Due::Send(batch) => {
+                flying.push(lane.deliver(batch));
+                continue;
+            }
+            Due::End if flying.is_empty() => return,
+            Due::WaitUntil(until) => Some(until),
+            Due::Wait | Due::End => None,
+        };
+        tokio::select! {
+            biased;
+            Some(()) = flying.next() => {}
+            () = lane.wake.notified() => {}
+            () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
+        }
+    }
+}

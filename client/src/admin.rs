@@ -56,9 +56,12 @@ impl Admin {
             settings: new.settings,
         };
         let reply = self
-            .call(WRITES, Duration::ZERO, request, async |mut admin, request| {
-                admin.create_topic(request).await
-            })
+            .call(
+                WRITES,
+                Duration::ZERO,
+                request,
+                async |mut admin, request| admin.create_topic(request).await,
+            )
             .await?;
         Ok(reply.topic.unwrap_or_default())
     }
@@ -69,9 +72,12 @@ impl Admin {
             name: name.to_owned(),
         };
         let reply = self
-            .call(READS, Duration::ZERO, request, async |mut admin, request| {
-                admin.get_topic(request).await
-            })
+            .call(
+                READS,
+                Duration::ZERO,
+                request,
+                async |mut admin, request| admin.get_topic(request).await,
+            )
             .await?;
         Ok(reply.topic.unwrap_or_default())
     }
@@ -85,9 +91,12 @@ impl Admin {
                 page_token,
             };
             let reply = self
-                .call(READS, Duration::ZERO, request, async |mut admin, request| {
-                    admin.list_topics(request).await
-                })
+                .call(
+                    READS,
+                    Duration::ZERO,
+                    request,
+                    async |mut admin, request| admin.list_topics(request).await,
+                )
                 .await?;
             topics.extend(reply.topics);
             page_token = reply.next_page_token;
@@ -102,9 +111,12 @@ impl Admin {
         let request = v1::DeleteTopicRequest {
             name: name.to_owned(),
         };
-        self.call(WRITES, Duration::ZERO, request, async |mut admin, request| {
-            admin.delete_topic(request).await
-        })
+        self.call(
+            WRITES,
+            Duration::ZERO,
+            request,
+            async |mut admin, request| admin.delete_topic(request).await,
+        )
         .await?;
         Ok(())
     }
@@ -118,9 +130,12 @@ impl Admin {
             topic: topic.to_owned(),
         };
         let reply = self
-            .call(READS, Duration::ZERO, request, async |mut admin, request| {
-                admin.describe_partitions(request).await
-            })
+            .call(
+                READS,
+                Duration::ZERO,
+                request,
+                async |mut admin, request| admin.describe_partitions(request).await,
+            )
             .await?;
         Ok(reply.partitions)
     }
@@ -129,9 +144,12 @@ impl Admin {
     pub async fn status(&self) -> Result<v1::GetStatusResponse, ClientError> {
         let request = v1::GetStatusRequest {};
         let reply = self
-            .call(READS, Duration::ZERO, request, async |mut admin, request| {
-                admin.get_status(request).await
-            })
+            .call(
+                READS,
+                Duration::ZERO,
+                request,
+                async |mut admin, request| admin.get_status(request).await,
+            )
             .await?;
         for node in &reply.nodes {
             self.client.learn_node(node.node_id, &node.client_address);
@@ -142,9 +160,12 @@ impl Admin {
     /// The limits that the cluster enforces.
     pub async fn limits(&self) -> Result<v1::GetLimitsResponse, ClientError> {
         let request = v1::GetLimitsRequest {};
-        self.call(READS, Duration::ZERO, request, async |mut admin, request| {
-            admin.get_limits(request).await
-        })
+        self.call(
+            READS,
+            Duration::ZERO,
+            request,
+            async |mut admin, request| admin.get_limits(request).await,
+        )
         .await
     }
 

@@ -347,12 +347,7 @@ impl Client {
     }
 
     /// Notes what the error teaches and says how long to wait before the next attempt.
-    fn prepare_next(
-        &self,
-        plan: &Plan,
-        error: &ClientError,
-        progress: &mut Progress,
-    ) -> Duration {
+    fn prepare_next(&self, plan: &Plan, error: &ClientError, progress: &mut Progress) -> Duration {
         let Shared {
             pool,
             routes,

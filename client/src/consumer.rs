@@ -75,7 +75,7 @@ pub enum ConsumeError {
         partition: u32,
     },
     /// What came back is not what was stored: it breaks the layout or a checksum.
-    #[error("partition {partition}, offset {offset}, from {server}: damaged reply: {error}")]
+    #[error("partition {partition}, offset {offset}, from {server}: damaged reply")]
     Damaged {
         /// The partition.
         partition: u32,
@@ -84,6 +84,7 @@ pub enum ConsumeError {
         /// Who sent it.
         server: String,
         /// What is wrong.
+        #[source]
         error: Arc<BatchError>,
     },
     /// The reply skips or repeats offsets.
@@ -272,9 +273,7 @@ impl Client {
         };
         stream::iter(partitions.iter().copied())
             .map(|partition| async move {
-                let reply = self
-                    .poll(topic, partition, Position::Last(0), poll)
-                    .await?;
+                let reply = self.poll(topic, partition, Position::Last(0), poll).await?;
                 Ok((partition, reply.commit_offset))
             })
             .buffer_unordered(ASK_AT_ONCE)

@@ -66,6 +66,7 @@ impl Details {
 
     fn add_error_info(&mut self, value: &[u8]) {
         if let Ok(info) = ErrorInfo::decode(value)
+            && info.domain == ERROR_DOMAIN
             && !info.reason.is_empty()
         {
             self.reason = Some(info.reason);
@@ -102,17 +103,19 @@ impl Details {
         if self.reason.is_none() {
             self.reason = text("imprint-reason").map(str::to_owned);
         }
-        let (node, address) = (number("imprint-leader-node"), text("imprint-leader-address"));
+        let (node, address) = (
+            number("imprint-leader-node"),
+            text("imprint-leader-address"),
+        );
         if node.is_some() || address.is_some() {
             self.leader = Some(LeaderHint {
                 node_id: node.unwrap_or(0),
                 address: address.unwrap_or_default().to_owned(),
             });
         }
-        if let (Some(start), Some(end)) = (
-            number("imprint-start-offset"),
-            number("imprint-end-offset"),
-        ) {
+        if let (Some(start), Some(end)) =
+            (number("imprint-start-offset"), number("imprint-end-offset"))
+        {
             self.offsets = Some((start, end));
         }
     }

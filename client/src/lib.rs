@@ -47,7 +47,8 @@ pub use producer::{
     Delivered, Delivery, KEY_HEADER, NewMessage, ProduceError, Producer, ProducerOptions,
 };
 
-pub use imprint_proto::batch::UserHeader;
+pub use imprint_proto::batch::{BatchBuilder, HeaderValue, Message, ProducerBatch, UserHeader};
+pub use imprint_proto::limits::BatchLimits;
 pub use imprint_proto::v1;
 /// The canonical gRPC codes.
 pub use tonic::Code;

@@ -36,6 +36,9 @@ mod tests {
             assert_eq!(partition, partition_for_key(&key, 8));
             seen[partition as usize] += 1;
         }
-        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
+        assert!(
+            seen.iter().all(|count| (800..1200).contains(count)),
+            "{seen:?}"
+        );
     }
 }

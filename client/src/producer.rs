@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::options::RetryUnknown;
 use crate::partitioner::partition_for_key;
-use imprint_proto::batch::{BuildError, FRAME_HEADER_LEN, UserHeader};
+use imprint_proto::batch::{BuildError, FRAME_HEADER_LEN, HeaderValue, UserHeader};
 use imprint_proto::limits::BatchLimits;
 use lane::{Ack, Lane, Outgoing};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -80,7 +80,7 @@ pub struct NewMessage<'a> {
     /// The bytes.
     pub payload: &'a [u8],
     /// User headers, beside the key's.
-    pub headers: &'a [UserHeader],
+    pub headers: &'a [UserHeader<'a>],
 }
 
 /// Why a message was not accepted or not stored.
@@ -97,8 +97,8 @@ pub enum ProduceError {
         count: u32,
     },
     /// The message alone breaks a limit; a header or the payload is too large.
-    #[error("message refused: {0}")]
-    Message(Arc<BuildError>),
+    #[error("message refused")]
+    Message(#[from] BuildError),
     /// The batch was not stored, or nobody knows.
     #[error(transparent)]
     Call(#[from] ClientError),
@@ -142,6 +142,13 @@ impl Delivery {
     }
 }
 
+/// What came of the batches so far, for callers that don't wait for each message.
+#[derive(Debug, Default)]
+struct Tally {
+    acknowledged: AtomicU64,
+    first_failure: OnceLock<ProduceError>,
+}
+
 /// Gathers messages into batches and appends them to one topic.
 #[derive(Debug)]
 pub struct Producer {
@@ -153,6 +160,7 @@ pub struct Producer {
     budget: Arc<Semaphore>,
     /// Counts batches that left: messages without key or partition go to this one, modulo the partitions.
     spread: Arc<AtomicU32>,
+    outcome: Arc<Tally>,
     id_high: u64,
     id_low: AtomicU64,
 }
@@ -177,6 +185,7 @@ impl Client {
                 .collect(),
             budget: Arc::new(Semaphore::new(options.buffer_bytes.max(1) as usize)),
             spread: Arc::new(AtomicU32::new(ambient.random_u64() as u32)),
+            outcome: Arc::default(),
             id_high: ambient.random_u64(),
             id_low: AtomicU64::new(0),
             options: Arc::new(options),
@@ -220,6 +229,16 @@ impl Producer {
             partition,
             index,
         })
+    }
+
+    /// Messages known to be stored.
+    pub fn acknowledged(&self) -> u64 {
+        self.outcome.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// The first batch that failed, if one did.
+    pub fn first_failure(&self) -> Option<ProduceError> {
+        self.outcome.first_failure.get().cloned()
     }
 
     /// Waits until everything accepted so far is answered; the first failure is returned.
@@ -270,6 +289,7 @@ impl Producer {
                 Arc::clone(&self.options),
                 Arc::clone(&self.budget),
                 Arc::clone(&self.spread),
+                Arc::clone(&self.outcome),
             )
         }))
     }
@@ -287,11 +307,23 @@ impl Producer {
 
 /// What a message adds to a batch.
 fn frame_bytes(message: &NewMessage<'_>) -> u64 {
-    let headers: usize = message.headers.iter().map(UserHeader::encoded_len).sum();
-    let key = message
-        .key
-        .map_or(0, |key| 2 * TLV_OVERHEAD_BYTES + KEY_HEADER.len() + key.len());
+    let headers: usize = message
+        .headers
+        .iter()
+        .map(|header| 2 * TLV_OVERHEAD_BYTES + value_len(&header.key) + value_len(&header.value))
+        .sum();
+    let key = message.key.map_or(0, |key| {
+        2 * TLV_OVERHEAD_BYTES + KEY_HEADER.len() + key.len()
+    });
     (FRAME_HEADER_LEN + message.payload.len() + headers + key) as u64
+}
+
+fn value_len(value: &HeaderValue<'_>) -> usize {
+    match value {
+        HeaderValue::Raw(data) | HeaderValue::Other(_, data) => data.len(),
+        HeaderValue::String(text) => text.len(),
+        fixed => fixed.kind().fixed_len().unwrap_or(0) as usize,
+    }
 }
 
 impl Drop for Producer {

@@ -134,7 +134,9 @@ impl Routes {
             hints.current = (hints.current + 1) % self.servers.len();
         }
         let failures = hints.sick.get(address).map_or(0, |sick| sick.failures);
-        let pause = SICK_FIRST.saturating_mul(1 << failures.min(5)).min(SICK_MAX);
+        let pause = SICK_FIRST
+            .saturating_mul(1 << failures.min(5))
+            .min(SICK_MAX);
         let sick = Sick {
             until: now + pause,
             failures: failures + 1,

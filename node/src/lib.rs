@@ -10,6 +10,7 @@
 //! This crate knows no file format, no openraft type and no internal frame: those are behind
 //! `backend`.
 
+pub mod cli;
 pub mod config;
 pub mod dev;
 pub mod serve;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `imprint` binary: server and command line in one. Everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    imprint_node::cli::main()
+}

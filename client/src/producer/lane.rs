@@ -4,11 +4,11 @@
 //! `push` runs on the caller's side under a short lock; only the lane's task takes batches out.
 //! A batch's checksums are computed by that task, so that callers don't wait for them.
 
-use super::{KEY_HEADER, NewMessage, ProduceError, ProducerOptions};
+use super::{KEY_HEADER, NewMessage, ProduceError, ProducerOptions, Tally};
 use crate::client::{Client, SendOptions};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use imprint_proto::batch::{BatchBuilder, Message, UserHeader};
+use imprint_proto::batch::{BatchBuilder, BuildError, HeaderValue, Message, UserHeader};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,10 @@ impl Ack {
             return answer.clone();
         }
         given.await;
-        self.answer.get().cloned().unwrap_or(Err(ProduceError::Closed))
+        self.answer
+            .get()
+            .cloned()
+            .unwrap_or(Err(ProduceError::Closed))
     }
 
     fn give(&self, answer: Result<Stored, ProduceError>) {
@@ -76,6 +79,36 @@ struct Gathering {
     cost: usize,
 }
 
+impl Gathering {
+    fn push(&mut self, outgoing: &Outgoing<'_>) -> Result<(), BuildError> {
+        let NewMessage {
+            key,
+            payload,
+            headers,
+            ..
+        } = outgoing.message;
+        let keyed: Vec<UserHeader<'_>>;
+        let headers = match key {
+            None => headers,
+            Some(key) => {
+                let key = UserHeader::new(KEY_HEADER, HeaderValue::Raw(key));
+                keyed = std::iter::once(key)
+                    .chain(headers.iter().copied())
+                    .collect();
+                &keyed
+            }
+        };
+        self.builder.push(Message {
+            id: outgoing.id,
+            origin_timestamp_us: outgoing.timestamp_us,
+            payload,
+            headers,
+        })?;
+        self.cost += outgoing.cost as usize;
+        Ok(())
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     open: Option<Gathering>,
@@ -94,6 +127,7 @@ pub(super) struct Lane {
     options: Arc<ProducerOptions>,
     budget: Arc<Semaphore>,
     spread: Arc<AtomicU32>,
+    outcome: Arc<Tally>,
     state: Mutex<State>,
     wake: Notify,
 }
@@ -114,6 +148,7 @@ impl Lane {
         options: Arc<ProducerOptions>,
         budget: Arc<Semaphore>,
         spread: Arc<AtomicU32>,
+        outcome: Arc<Tally>,
     ) -> Arc<Lane> {
         let lane = Arc::new(Lane {
             client,
@@ -122,6 +157,7 @@ impl Lane {
             options,
             budget,
             spread,
+            outcome,
             state: Mutex::new(State::default()),
             wake: Notify::new(),
         });
@@ -142,57 +178,44 @@ impl Lane {
         if state.open.as_ref().is_some_and(too_full) {
             self.roll(&mut state);
         }
-        let fresh = state.open.is_none();
-        let mut open = state.open.take().unwrap_or_else(|| self.gather());
-        let pushed = self.add(&mut open, &outgoing);
-        let place = (Arc::clone(&open.ack), open.builder.count().saturating_sub(1));
-        if pushed.is_err() && fresh {
-            return Err(pushed.err().unwrap_or(ProduceError::Closed));
+        let mut added = self.add(&mut state, &outgoing);
+        if matches!(added, Err(error) if error.is_full()) && state.open.is_some() {
+            // Full by another measure than ours: the message begins the next batch.
+            self.roll(&mut state);
+            added = self.add(&mut state, &outgoing);
         }
-        let full = open.builder.len_bytes() >= self.options.batch_bytes
-            || open.builder.count() >= self.options.batch_messages;
-        if fresh {
-            state.unanswered.push_back(Arc::clone(&open.ack));
-        }
-        state.open = Some(open);
+        let (ack, index) = added?;
+        let full = state.open.as_ref().is_some_and(|open| {
+            open.builder.len_bytes() >= self.options.batch_bytes
+                || open.builder.count() >= self.options.batch_messages
+        });
         if full {
             self.roll(&mut state);
         }
         drop(state);
-        if fresh || full {
+        if index == 0 || full {
             self.wake.notify_one();
         }
-        pushed.map(|()| place)
+        Ok((ack, index))
     }
 
-    fn add(&self, open: &mut Gathering, outgoing: &Outgoing<'_>) -> Result<(), ProduceError> {
-        let NewMessage {
-            key,
-            payload,
-            headers,
-            ..
-        } = outgoing.message;
-        let keyed: Vec<UserHeader>;
-        let headers = match key {
-            None => headers,
-            Some(key) => {
-                let mut all = Vec::with_capacity(headers.len() + 1);
-                all.push(UserHeader::raw(KEY_HEADER, key));
-                all.extend_from_slice(headers);
-                keyed = all;
-                &keyed
-            }
-        };
-        open.builder
-            .push(Message {
-                id: outgoing.id,
-                origin_timestamp_us: outgoing.timestamp_us,
-                payload,
-                headers,
-            })
-            .map_err(|error| ProduceError::Message(Arc::new(error)))?;
-        open.cost += outgoing.cost as usize;
-        Ok(())
+    /// Adds to the open batch, beginning one if there is none. On an error nothing has changed.
+    fn add(
+        &self,
+        state: &mut State,
+        outgoing: &Outgoing<'_>,
+    ) -> Result<(Arc<Ack>, u32), BuildError> {
+        if let Some(open) = &mut state.open {
+            let index = open.builder.count();
+            open.push(outgoing)?;
+            return Ok((Arc::clone(&open.ack), index));
+        }
+        let mut open = self.gather();
+        open.push(outgoing)?;
+        let ack = Arc::clone(&open.ack);
+        state.unanswered.push_back(Arc::clone(&ack));
+        state.open = Some(open);
+        Ok((ack, 0))
     }
 
     fn gather(&self) -> Gathering {
@@ -248,7 +271,19 @@ impl Lane {
         let Gathering {
             builder, ack, cost, ..
         } = batch;
+        let count = u64::from(builder.count());
         let answer = self.append(builder).await;
+        match &answer {
+            Ok(_) => {
+                self.outcome
+                    .acknowledged
+                    .fetch_add(count, Ordering::Relaxed);
+            }
+            Err(error) => {
+                // Only the first one is kept.
+                let _ = self.outcome.first_failure.set(error.clone());
+            }
+        }
         ack.give(answer);
         self.budget.add_permits(cost);
         let mut state = self.state.lock();
@@ -258,9 +293,7 @@ impl Lane {
     }
 
     async fn append(&self, builder: BatchBuilder) -> Result<Stored, ProduceError> {
-        let batch = builder
-            .build()
-            .map_err(|error| ProduceError::Message(Arc::new(error)))?;
+        let batch = builder.build()?;
         let options = SendOptions {
             expected_offset: None,
             retry_unknown: self.options.retry_unknown,

@@ -360,7 +360,7 @@ impl Client {
             pool.forget(&address);
         } else {
             routes.reached(&address);
-            routes.misled(&plan.want, &address);
+            routes.refused(&plan.want, &address);
         }
         if !progress.tried.contains(&address) {
             progress.tried.push(address);
@@ -368,7 +368,9 @@ impl Client {
         if self.follow_hint(plan, error, progress) {
             return Duration::ZERO;
         }
-        if error.retry_after().is_none() && !routes.exhausted(&progress.tried) {
+        // An overloaded cluster is not helped by asking its other nodes at once.
+        let overloaded = error.code() == Code::ResourceExhausted;
+        if !overloaded && !routes.exhausted(&progress.tried) {
             return Duration::ZERO;
         }
         progress.tried.clear();

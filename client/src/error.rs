@@ -41,8 +41,9 @@ struct Inner {
 pub const UNREACHABLE: &str = "UNREACHABLE";
 /// Reason given when a connection broke while a call was under way.
 pub const CONNECTION_LOST: &str = "CONNECTION_LOST";
-/// Reason given when the time for the call was over before an answer came.
-pub const DEADLINE_EXCEEDED: &str = "DEADLINE_EXCEEDED";
+/// Reason given when the time for an attempt was over before an answer came. A server that answers in
+/// time says `DEADLINE_EXCEEDED` (nothing was done) or `OUTCOME_UNKNOWN` instead.
+pub const NO_ANSWER: &str = "NO_ANSWER";
 
 impl ClientError {
     /// Makes sense of a failed attempt at `server`.
@@ -111,7 +112,7 @@ impl ClientError {
     pub(crate) fn timed_out(server: &str) -> ClientError {
         ClientError::local(
             Code::DeadlineExceeded,
-            DEADLINE_EXCEEDED,
+            NO_ANSWER,
             "no answer in time".to_owned(),
             Outcome::Unknown,
             server,
@@ -179,11 +180,7 @@ impl ClientError {
 
     /// Whether the server was not there or went silent, rather than answering.
     pub(crate) fn is_silence(&self) -> bool {
-        let reason = self.reason();
-        [UNREACHABLE, CONNECTION_LOST, DEADLINE_EXCEEDED]
-            .iter()
-            .any(|local| reason == Some(*local))
-            && self.0.made_here
+        self.0.made_here
     }
 
     /// Whether the same call may succeed later, its outcome left aside.
@@ -193,8 +190,6 @@ impl ClientError {
             // A quota that will free itself says when; one that will not, does not.
             Code::ResourceExhausted => self.retry_after().is_some(),
             Code::Aborted => self.retry_after().is_some(),
-            // A stale leader or an old route; the hint says where to go.
-            Code::FailedPrecondition => self.reason() == Some("NOT_LEADER"),
             _ => false,
         }
     }
@@ -208,6 +203,8 @@ fn outcome_of(code: Code, reason: Option<&str>) -> Outcome {
     match (code, reason) {
         (_, Some("OUTCOME_UNKNOWN")) => Outcome::Unknown,
         (Code::Unavailable, Some(_)) => Outcome::Refused,
+        // Said by a server: the time was over before it did anything.
+        (Code::DeadlineExceeded, Some("DEADLINE_EXCEEDED")) => Outcome::Refused,
         (
             Code::Unavailable
             | Code::DeadlineExceeded

@@ -40,7 +40,7 @@ pub use client::{Client, ConnectError, PollOptions, Position, SendOptions};
 pub use consumer::{ConsumeError, Consumer, ConsumerOptions, Fetched, Record, records_of};
 pub use details::{FieldViolation, LeaderHint};
 pub use dial::{BoxStream, ByteStream, Dial, TcpDial};
-pub use error::{CONNECTION_LOST, ClientError, DEADLINE_EXCEEDED, Outcome, UNREACHABLE};
+pub use error::{CONNECTION_LOST, ClientError, NO_ANSWER, Outcome, UNREACHABLE};
 pub use options::{ClientOptions, RetryUnknown};
 pub use partitioner::partition_for_key;
 pub use producer::{

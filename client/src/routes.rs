@@ -144,9 +144,13 @@ impl Routes {
         hints.sick.insert(Arc::clone(address), sick);
     }
 
-    /// The server at `address` was wrong about this call: what led there is forgotten.
-    pub fn misled(&self, want: &Want, address: &Arc<str>) {
+    /// The server at `address` answered that it can't: what led there is forgotten, and unrouted calls
+    /// begin elsewhere, since a node that is cut off or starting says so for a while.
+    pub fn refused(&self, want: &Want, address: &Arc<str>) {
         let mut hints = self.hints.lock();
+        if self.servers.get(hints.current) == Some(address) {
+            hints.current = (hints.current + 1) % self.servers.len();
+        }
         match want {
             Want::Leader(key) if hints.leaders.get(key) == Some(address) => {
                 hints.leaders.remove(key);
@@ -247,7 +251,7 @@ mod tests {
         routes.learn_reader(&key(), "c:1");
         let reader = routes.pick(&want, &[], now);
         assert_eq!(&*reader, "c:1");
-        routes.misled(&want, &reader);
+        routes.refused(&want, &reader);
         assert_eq!(&*routes.pick(&want, &[], now), "b:1");
     }
 

@@ -309,3 +309,54 @@ pub struct BenchConsumeArgs {
     #[arg(long, default_value_t = 60, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("imprint").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn servers_may_be_several_and_stand_anywhere() {
+        for line in [
+            "--server a:1,b:2 topic list",
+            "topic list --server a:1 --server b:2",
+        ] {
+            let cli = parse(line).unwrap();
+            assert_eq!(cli.global.server, ["a:1", "b:2"], "{line}");
+        }
+    }
+
+    #[test]
+    fn consume_takes_positions_that_begin_with_a_hyphen() {
+        let cli = parse("consume t --from -5 -p 1,2").unwrap();
+        let Command::Consume(args) = cli.command else {
+            panic!("consume");
+        };
+        assert_eq!(args.from, StartAt::Last(5));
+        assert_eq!(args.partition, [1, 2]);
+        assert_eq!(args.delimiter, units::Delimiter(b"\n".to_vec()));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for line in [
+            "produce t -p 1 -k x",
+            "topic create t -p 0",
+            "topic delete",
+            "topic create t --set novalue",
+            "consume t --timeout soon",
+            "bench produce --producers 0",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -111,6 +111,10 @@ impl CliError {
 
     /// Writes the error line and the hint to stderr.
     pub fn report(&self, color: bool) {
+        // Whoever pressed Ctrl-C knows.
+        if matches!(self, CliError::Interrupted) {
+            return;
+        }
         super::output::say(&self.lines(color));
     }
 

@@ -121,3 +121,63 @@ fn field(letter: char) -> Option<Piece> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use imprint_client::{BatchBuilder, BatchLimits, Message, UserHeader, records_of};
+    use imprint_proto::batch::{AdmittedBatch, StampedBatch};
+
+    fn stored() -> StampedBatch {
+        let limits = BatchLimits::default();
+        let mut builder = BatchBuilder::new(limits);
+        let message = Message {
+            id: 0xab,
+            origin_timestamp_us: 1_999_999,
+            payload: b"pay\xffload",
+            headers: &[UserHeader::text("a", "b"), UserHeader::text("c", "d")],
+        };
+        builder.push(message).unwrap();
+        let bytes = builder.build().unwrap().into_bytes();
+        let admitted = AdmittedBatch::admit(bytes, 3, &limits).unwrap();
+        admitted.stamp(41, 2_500_000).unwrap()
+    }
+
+    fn written(template: &str) -> Vec<u8> {
+        let (batch, mut out) = (stored(), Vec::new());
+        let template = Template::parse(template).unwrap();
+        for record in records_of(&batch) {
+            template.write(&mut out, "topic", 7, &record).unwrap();
+        }
+        out
+    }
+
+    #[test]
+    fn every_field_is_written() {
+        for (template, expected) in [
+            ("%s", &b"pay\xffload"[..]),
+            ("%S", b"8"),
+            ("%o", b"41"),
+            ("%p", b"7"),
+            ("%t", b"topic"),
+            ("%T", b"2500"),
+            ("%U", b"1970-01-01T00:00:02.500000Z"),
+            ("%P", b"1999"),
+            ("%i", b"000000000000000000000000000000ab"),
+            ("%k", b""),
+            ("%K", b"-1"),
+            ("%h", b"a=b,c=d"),
+            (r"100%%\t%o\n", b"100%\t41\n"),
+            ("", b""),
+        ] {
+            assert_eq!(written(template), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for bad in ["%", "%z", "%\u{e9}", r"\q", "a%"] {
+            assert!(Template::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -172,9 +172,13 @@ impl Client {
             batch: batch.as_bytes().clone(),
             expected_offset: options.expected_offset,
         };
+        let repeat = match (options.retry_unknown, options.expected_offset) {
+            (RetryUnknown::Guarded, None) => RetryUnknown::No,
+            (chosen, _) => chosen,
+        };
         let plan = Plan {
             want: Want::Leader(key.clone()),
-            repeat: Repeat::Writes(options.retry_unknown),
+            repeat: Repeat::Writes(repeat),
             wait: Duration::ZERO,
         };
         let reply = self

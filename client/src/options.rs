@@ -13,6 +13,11 @@ pub enum RetryUnknown {
     /// Send again until the deadline. At least once: the batch may end up in the log several times,
     /// since each attempt that was lost may have been stored.
     Yes,
+    /// Send again until the deadline, each attempt bound to one offset, so that at most one is stored.
+    /// A producer sees to the offsets itself; in a single `send` this needs an expected offset, and is
+    /// like `No` without one. Meant for a partition's only writer: writers that share one refuse each
+    /// other and go round again.
+    Guarded,
 }
 
 /// Settings of a [`Client`](crate::Client).

@@ -15,6 +15,7 @@
 //! What happens to messages when a producer is dropped? They are sent in the background as long as
 //! the runtime lives. `close` is the way to know.
 
+mod guarded;
 mod lane;
 
 use crate::client::Client;
@@ -50,7 +51,8 @@ pub struct ProducerOptions {
     pub in_flight: usize,
     /// Bytes accepted and not yet answered, over all partitions. Default 32 MiB.
     pub buffer_bytes: u32,
-    /// Whether a batch whose answer was lost is sent again; it may then be stored more than once.
+    /// What becomes of a batch whose answer was lost. [`RetryUnknown::Guarded`] needs the default of
+    /// one batch in flight and takes it whatever `in_flight` says.
     pub retry_unknown: RetryUnknown,
     /// What a batch may be at most; the cluster's, if they differ from the defaults.
     pub limits: BatchLimits,
@@ -173,6 +175,9 @@ impl Client {
         options: ProducerOptions,
     ) -> Result<Producer, ClientError> {
         let mut options = options;
+        if options.retry_unknown == RetryUnknown::Guarded {
+            options.in_flight = 1;
+        }
         options.batch_bytes = options.batch_bytes.min(options.limits.max_batch_bytes);
         options.batch_messages = options.batch_messages.min(options.limits.max_messages);
         let partitions = self.admin().get_topic(topic).await?.partitions.len();

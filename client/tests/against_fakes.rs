@@ -218,6 +218,60 @@ async fn what_is_produced_is_consumed_in_order() {
     assert_eq!(read, (10..95).collect::<Vec<_>>());
 }
 
+/// Ten messages, a batch each, through a guarded producer; what the log holds then.
+async fn produce_guarded(server: &Fake, client: &Client, faults: Vec<Fault>) -> u64 {
+    let options = ProducerOptions {
+        batch_messages: 1,
+        retry_unknown: RetryUnknown::Guarded,
+        ..ProducerOptions::default()
+    };
+    let producer = client.producer("t", options).await.unwrap();
+    server.script(faults);
+    for number in 0..10u32 {
+        let payload = number.to_string();
+        let message = NewMessage {
+            payload: payload.as_bytes(),
+            ..NewMessage::default()
+        };
+        drop(producer.send(message).await.unwrap());
+    }
+    producer.close().await.unwrap();
+    client.confirmed_ends("t", &[0]).await.unwrap()[&0]
+}
+
+#[tokio::test]
+async fn a_guarded_producer_stores_once_although_answers_are_lost() {
+    let ([server], client, _) = fakes::<1>().await;
+    let lost = || Fault::StoreThen(refusal(Code::Unavailable, "OUTCOME_UNKNOWN"));
+    let nothing_stored = || Fault::Refuse(refusal(Code::Unavailable, "OUTCOME_UNKNOWN"));
+    // The first call asks for the end; each lost answer costs a refused attempt and a look, which pass.
+    let faults = vec![nothing_stored(), lost(), nothing_stored(), lost()];
+    assert_eq!(produce_guarded(&server, &client, faults).await, 10);
+}
+
+#[tokio::test]
+async fn a_guarded_producer_gives_way_to_another_writer() {
+    let ([server], client, _) = fakes::<1>().await;
+    assert_eq!(produce_guarded(&server, &client, Vec::new()).await, 10);
+    let options = ProducerOptions {
+        batch_messages: 1,
+        linger: Duration::ZERO,
+        retry_unknown: RetryUnknown::Guarded,
+        ..ProducerOptions::default()
+    };
+    let producer = client.producer("t", options).await.unwrap();
+    for round in 0..3 {
+        let message = NewMessage {
+            payload: b"guarded",
+            ..NewMessage::default()
+        };
+        let delivery = producer.send(message).await.unwrap();
+        assert_eq!(delivery.wait().await.unwrap().offset, 10 + 2 * round);
+        // Behind the guarded producer's back: its next attempt is refused and goes round again.
+        send(&client, RetryUnknown::No).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_failed_batch_fails_its_messages_and_no_others() {
     let ([server], client, _) = fakes::<1>().await;

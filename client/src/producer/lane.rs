@@ -4,8 +4,10 @@
 //! `push` runs on the caller's side under a short lock; only the lane's task takes batches out.
 //! A batch's checksums are computed by that task, so that callers don't wait for them.
 
+use super::guarded::Guard;
 use super::{KEY_HEADER, NewMessage, ProduceError, ProducerOptions, Tally};
 use crate::client::{Client, SendOptions};
+use crate::options::RetryUnknown;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use imprint_proto::batch::{BatchBuilder, BuildError, HeaderValue, Message, UserHeader};
@@ -73,6 +75,7 @@ pub(super) struct Outgoing<'a> {
 struct Gathering {
     builder: BatchBuilder,
     ack: Arc<Ack>,
+    first_id: u128,
     /// When it has to leave at the latest.
     due: Instant,
     /// Taken from the producer's budget.
@@ -128,6 +131,7 @@ pub(super) struct Lane {
     budget: Arc<Semaphore>,
     spread: Arc<AtomicU32>,
     outcome: Arc<Tally>,
+    guard: Option<tokio::sync::Mutex<Guard>>,
     state: Mutex<State>,
     wake: Notify,
 }
@@ -150,7 +154,10 @@ impl Lane {
         spread: Arc<AtomicU32>,
         outcome: Arc<Tally>,
     ) -> Arc<Lane> {
+        let guarded = options.retry_unknown == RetryUnknown::Guarded;
+        let guard = guarded.then(|| Guard::new(client.clone(), &topic, partition).into());
         let lane = Arc::new(Lane {
+            guard,
             client,
             topic,
             partition,
@@ -210,7 +217,7 @@ impl Lane {
             open.push(outgoing)?;
             return Ok((Arc::clone(&open.ack), index));
         }
-        let mut open = self.gather();
+        let mut open = self.gather(outgoing.id);
         open.push(outgoing)?;
         let ack = Arc::clone(&open.ack);
         state.unanswered.push_back(Arc::clone(&ack));
@@ -218,10 +225,11 @@ impl Lane {
         Ok((ack, 0))
     }
 
-    fn gather(&self) -> Gathering {
+    fn gather(&self, first_id: u128) -> Gathering {
         Gathering {
             builder: BatchBuilder::new(self.options.limits),
             ack: Arc::default(),
+            first_id,
             due: Instant::now() + self.options.linger,
             cost: 0,
         }
@@ -269,10 +277,14 @@ impl Lane {
 
     async fn deliver(&self, batch: Gathering) {
         let Gathering {
-            builder, ack, cost, ..
+            builder,
+            ack,
+            first_id,
+            cost,
+            ..
         } = batch;
         let count = u64::from(builder.count());
-        let answer = self.append(builder).await;
+        let answer = self.append(builder, first_id).await;
         match &answer {
             Ok(_) => {
                 self.outcome
@@ -292,8 +304,12 @@ impl Lane {
         }
     }
 
-    async fn append(&self, builder: BatchBuilder) -> Result<Stored, ProduceError> {
+    async fn append(&self, builder: BatchBuilder, first_id: u128) -> Result<Stored, ProduceError> {
         let batch = builder.build()?;
+        if let Some(guard) = &self.guard {
+            // One batch at a time, so this never waits.
+            return guard.lock().await.append(&batch, first_id).await;
+        }
         let options = SendOptions {
             expected_offset: None,
             retry_unknown: self.options.retry_unknown,

@@ -143,7 +143,9 @@ piece without one. `consume` writes each payload and the delimiter behind it, so
 comes back byte for byte, and text that doesn't comes back with one more. For any input byte for byte: \
 `produce --keep-delimiter`, then `consume --delimiter ''`.
 
-A batch whose answer was lost is sent again and may then be stored twice; --at-most-once fails instead.")]
+A batch whose answer was lost is sent again, bound to the offset it must get, so that it is stored once. Producers that \
+share a partition slow each other down by that; --at-least-once sends again unbound and may store a batch twice, \
+--at-most-once fails instead.")]
 pub struct ProduceArgs {
     /// Topic
     pub topic: String,
@@ -171,7 +173,10 @@ pub struct ProduceArgs {
     /// Longest wait for a batch to fill, in milliseconds
     #[arg(long, default_value_t = 5, value_name = "MS")]
     pub linger_ms: u64,
-    /// Fail when an answer is lost instead of sending again
+    /// When an answer is lost, send again even if the batch may then be stored twice
+    #[arg(long, conflicts_with = "at_most_once")]
+    pub at_least_once: bool,
+    /// When an answer is lost, fail instead of sending again
     #[arg(long)]
     pub at_most_once: bool,
 }

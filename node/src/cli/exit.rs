@@ -153,7 +153,13 @@ impl CliError {
         if let CliError::Declined = self {
             return vec!["nothing was changed; --yes does it without asking".to_owned()];
         }
-        self.call().map(call_hints).unwrap_or_default()
+        let mut hints = self.call().map(call_hints).unwrap_or_default();
+        if let CliError::Produce(ProduceError::Call(error)) = self
+            && error.outcome() == Outcome::Unknown
+        {
+            hints.push("it is unknown whether the batch that failed was stored".to_owned());
+        }
+        hints
     }
 }
 
@@ -174,16 +180,10 @@ fn call_hints(error: &ClientError) -> Vec<String> {
             "--from start begins at {start}, --from end at {end}"
         ));
     }
-    if error.outcome() == Outcome::Unknown && is_write_reason(error) {
-        hints.push("it is unknown whether the last write took effect".to_owned());
+    if error.reason() == Some("OUTCOME_UNKNOWN") {
+        hints.push("it is unknown whether the write took effect".to_owned());
     }
     hints
-}
-
-/// Reads have an unknown outcome too, but nobody minds; the client marks writes by having given up on
-/// them although the failure was one that a read is repeated for.
-fn is_write_reason(error: &ClientError) -> bool {
-    error.attempts() == 1 && error.reason() != Some(imprint_client::UNREACHABLE)
 }
 
 /// The stable reason, or the code's name where the server gave none.

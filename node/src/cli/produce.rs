@@ -61,9 +61,10 @@ async fn options(context: &Context, args: &ProduceArgs) -> Result<ProducerOption
         linger: Duration::from_millis(args.linger_ms),
         ..ProducerOptions::default()
     };
-    options.retry_unknown = match args.at_most_once {
-        true => RetryUnknown::No,
-        false => RetryUnknown::Yes,
+    options.retry_unknown = match (args.at_least_once, args.at_most_once) {
+        (true, _) => RetryUnknown::Yes,
+        (_, true) => RetryUnknown::No,
+        _ => RetryUnknown::Guarded,
     };
     let limits = context.admin().limits().await?;
     options.limits.max_batch_bytes = limits.max_batch_bytes;

@@ -1,1 +1,4 @@
 
+
+pub mod disk;
+pub mod seams;

@@ -1,0 +1,163 @@
+//! The disk seam: files, directories, and the place where blocking work runs.
+//!
+//! Everything that Imprint keeps goes through [`Disk`] and [`DiskFile`]. [`RealDisk`] is the file system; [`SimDisk`] is a
+//! model of one that forgets what was not synced. What a caller may rely on:
+//!
+//! * A write is durable after a later [`DiskFile::sync_data`] (or `sync_all`) of that file returned success.
+//! * Creation, renaming and removal of a name is durable after [`Disk::sync_dir`] of its directory returned success.
+//! * [`Disk::create_dir_all`] is durable when it returns.
+//! * After a failed write or sync nothing is known of the file. Nobody retries: see [`Io::fatal`].
+//!
+//! Nothing here knows what the files hold.
+
+mod offload;
+mod real;
+pub mod sim;
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use offload::{InlineOffload, Offload, RealOffload};
+pub use real::RealDisk;
+pub use sim::SimDisk;
+
+use crate::seams::Clock;
+
+/// How [`Disk::open`] opens a file. All modes but `Read` allow writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file has to exist and is only read.
+    Read,
+    /// The file has to exist.
+    Write,
+    /// The file must not exist yet.
+    CreateNew,
+    /// The file is made if it is not there, and emptied if it is.
+    Truncate,
+}
+
+/// One file system.
+pub trait Disk: Send + Sync + fmt::Debug + 'static {
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Makes a directory and all above it, and syncs every directory that got a new name.
+    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Names in a directory, sorted, without their path.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+    /// Gives a file or directory another name, replacing a file that has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file's name.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory and everything in it.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Whether a file or directory has this name. An unreadable parent is an error, never "no".
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Takes an exclusive lock on a file, made if need be; `WouldBlock` if another process or caller has it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
+}
+
+/// One open file. All methods take `&self` and positions, so any number of threads may share it.
+pub trait DiskFile: Send + Sync + fmt::Debug {
+    /// Reads at `pos` until `buf` is full or the file ends; returns how many bytes that were.
+    fn read_at(&self, buf: &mut [u8], pos: u64) -> io::Result<usize>;
+    /// Writes all parts one after the other from `pos` on.
+    fn write_all_at(&self, parts: &[&[u8]], pos: u64) -> io::Result<()>;
+    /// Makes the contents durable, with the metadata that is needed to read them back.
+    fn sync_data(&self) -> io::Result<()>;
+    /// Makes the contents and all metadata durable.
+    fn sync_all(&self) -> io::Result<()>;
+    /// Cuts the file, or extends it with zeros. Durable with the next sync.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// Held for as long as the owner may use the directory; released when dropped.
+pub trait DirLock: Send + Sync + fmt::Debug {}
+
+/// What a failed write or sync calls, once per log: the process is expected to say why and to exit.
+pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What the storage modules need from outside.
+#[derive(Clone)]
+pub struct Io {
+    /// The file system.
+    pub disk: Arc<dyn Disk>,
+    /// Where blocking work runs.
+    pub offload: Arc<dyn Offload>,
+    /// Wall-clock time for stamps.
+    pub clock: Arc<dyn Clock>,
+    /// Called when a write or sync failed; see [`FatalHook`].
+    pub on_fatal: FatalHook,
+}
+
+impl Io {
+    /// Bundles the three seams; a fatal error is only logged until [`Io::with_fatal_hook`] says otherwise.
+    pub fn new(disk: Arc<dyn Disk>, offload: Arc<dyn Offload>, clock: Arc<dyn Clock>) -> Self {
+        Self { disk, offload, clock, on_fatal: Arc::new(|_| {}) }
+    }
+
+    /// Replaces what is called after a failed write or sync.
+    #[must_use]
+    pub fn with_fatal_hook(mut self, hook: FatalHook) -> Self {
+        self.on_fatal = hook;
+        self
+    }
+
+    /// Reports a failed write or sync: it is logged, then the hook decides.
+    pub fn fatal(&self, what: &str) {
+        tracing::error!(reason = what, "a write or sync failed: this log takes nothing more");
+        (self.on_fatal)(what);
+    }
+}
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Io").field("disk", &self.disk).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+/// Reads exactly `buf.len()` bytes at `pos`; a file that ends before is an `UnexpectedEof` error.
+pub fn read_exact_at(file: &dyn DiskFile, buf: &mut [u8], pos: u64) -> io::Result<()> {
+    let got = file.read_at(buf, pos)?;
+    if got == buf.len() {
+        return Ok(());
+    }
+    let what = format!("wanted {} bytes at {pos}, the file ends after {got} of them", buf.len());
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, what))
+}
+
+/// Reads a whole file. Only for files that are small by construction.
+pub fn read_file(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, OpenMode::Read)?;
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    read_exact_at(file.as_ref(), &mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Replaces a small file so that a crash leaves the old or the new contents: written aside, synced, renamed, directory
+/// synced.
+pub fn replace_file(disk: &dyn Disk, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = Path::new(&aside);
+    let file = disk.open(aside, OpenMode::Truncate)?;
+    file.write_all_at(parts, 0)?;
+    file.sync_all()?;
+    disk.rename(aside, path)?;
+    disk.sync_dir(parent(path)?)
+}
+
+/// The directory that a path lies in.
+pub fn parent(path: &Path) -> io::Result<&Path> {
+    path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent directory", path.display())))
+}

@@ -1,0 +1,312 @@
+//! The state log: what Raft can't lose, of all groups of a node, in one append-only log kept as two copies.
+//!
+//! Votes, control entries, purge positions and marks are small, many, and due at the same moments in many groups, so they
+//! share one log and its syncs. `a.log` and `b.log` hold the same bytes.
+//!
+//! * A record is durable when its `done` is called with `Ok`: both copies were written and synced.
+//! * Appends that arrive while a sync is running share the next one. One sync at a time.
+//! * Marks ([`StateLog::note_synced`], [`StateLog::note_committed`]) only travel with the next sync, or with
+//!   [`StateLog::flush_lazy`]. Nobody waits for them, and one per group is kept at most.
+//! * When most of the file is old news it is rewritten: aside, synced, renamed, directory synced, one copy after the other.
+//!   Copies of different generations can only mean a crash between the two renames; the later one is whole.
+//! * A failed write or sync is final: every pending and later append is answered with the error.
+//!
+//! `scan` says how damage is told from a torn tail. It must not know segments or openraft.
+
+mod open;
+pub mod record;
+mod scan;
+mod state;
+mod types;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+pub use open::{Presence, StateLogError};
+pub use record::Record;
+pub use state::{NodeState, drop_controls};
+pub use types::{CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord};
+
+use crate::disk::{DiskFile, Io};
+
+/// Called once, with the outcome of what was asked for.
+pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// A log below this size is not worth rewriting.
+const COMPACT_FLOOR_BYTES: u64 = 1 << 20;
+
+/// See the module's text. Shared by all groups of the node.
+pub struct StateLog {
+    io: Io,
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+    /// What is durable. Only the flushing job changes it.
+    state: Mutex<NodeState>,
+    /// Clean stops of the run before, each taken once.
+    clean: Mutex<BTreeMap<u64, CleanStop>>,
+}
+
+struct Inner {
+    queue: Vec<(Vec<Record>, Done)>,
+    lazy: BTreeMap<u64, Marks>,
+    lazy_wanted: bool,
+    running: bool,
+    failed: Option<Arc<str>>,
+    files: Files,
+}
+
+#[derive(Clone)]
+struct Files {
+    copies: [Arc<dyn DiskFile>; 2],
+    generation: u64,
+    len: u64,
+    compacted_len: u64,
+}
+
+/// One group of records on its way to both copies.
+struct Flight {
+    bytes: Bytes,
+    pos: u64,
+    records: Vec<Record>,
+    dones: Vec<Done>,
+}
+
+/// The two writes of a flight; who finishes last goes on.
+struct Landing {
+    left: AtomicUsize,
+    error: Mutex<Option<io::Error>>,
+    flight: Mutex<Option<Flight>>,
+}
+
+fn failure(reason: &str) -> io::Error {
+    io::Error::other(format!("the state log failed before: {reason}"))
+}
+
+impl StateLog {
+    /// Appends records; they are written in the order of calls. `done` is called when they are durable.
+    pub fn append(self: &Arc<Self>, records: Vec<Record>, done: Done) {
+        let refused = {
+            let mut inner = self.inner.lock();
+            match inner.failed.clone() {
+                Some(reason) => Some((reason, done)),
+                None => {
+                    inner.queue.push((records, done));
+                    None
+                }
+            }
+        };
+        match refused {
+            Some((reason, done)) => done(Err(failure(&reason))),
+            None => self.start(),
+        }
+    }
+
+    /// As [`StateLog::append`], for a task that waits.
+    pub async fn append_synced(self: &Arc<Self>, records: Vec<Record>) -> io::Result<()> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        self.append(records, Box::new(move |result| drop(tell.send(result))));
+        told.await.unwrap_or_else(|_| Err(failure("stopped")))
+    }
+
+    /// As [`StateLog::append`], for a thread that may block.
+    pub fn append_blocking(self: &Arc<Self>, records: Vec<Record>) -> io::Result<()> {
+        let (tell, told) = std::sync::mpsc::channel();
+        self.append(records, Box::new(move |result| drop(tell.send(result))));
+        told.recv().unwrap_or_else(|_| Err(failure("stopped")))
+    }
+
+    /// Notes that a group's data is synced up to here. Becomes durable with the next sync.
+    pub fn note_synced(&self, group: u64, synced_offset: u64) {
+        self.note(group, |marks| marks.synced_offset = synced_offset);
+    }
+
+    /// Notes what a group knows to be committed. Becomes durable with the next sync.
+    pub fn note_committed(&self, group: u64, committed: LogPos) {
+        self.note(group, |marks| marks.committed = Some(committed));
+    }
+
+    fn note(&self, group: u64, change: impl Fn(&mut Marks)) {
+        let mut inner = self.inner.lock();
+        if let Some(marks) = inner.lazy.get_mut(&group) {
+            return change(marks);
+        }
+        // Lock order: inner, then state.
+        let known = self.state.lock().groups.get(&group).map(|state| state.marks);
+        let mut marks = known.unwrap_or_default();
+        change(&mut marks);
+        inner.lazy.insert(group, marks);
+    }
+
+    /// Makes the noted marks durable soon. Called every 100 ms; does nothing if there are none.
+    pub fn flush_lazy(self: &Arc<Self>) {
+        {
+            let mut inner = self.inner.lock();
+            if inner.lazy.is_empty() || inner.failed.is_some() {
+                return;
+            }
+            inner.lazy_wanted = true;
+        }
+        self.start();
+    }
+
+    /// What is kept of a group, marks that are not durable yet left out.
+    pub fn group(&self, group: u64) -> Option<GroupState> {
+        self.state.lock().groups.get(&group).cloned()
+    }
+
+    /// All groups that something is kept of.
+    pub fn groups(&self) -> Vec<u64> {
+        self.state.lock().groups.keys().copied().collect()
+    }
+
+    /// The replica whose data lies here, if its marker was written.
+    pub fn replica_marker(&self, group: u64) -> Option<u64> {
+        self.state.lock().groups.get(&group).and_then(|state| state.replica)
+    }
+
+    /// Writes the marker of a replica.
+    pub async fn set_replica_marker(self: &Arc<Self>, group: u64, replica: u64) -> io::Result<()> {
+        self.append_synced(vec![Record::Replica { group, replica }]).await
+    }
+
+    /// How the group was closed in the run before; answered once.
+    pub fn take_clean_stop(&self, group: u64) -> Option<CleanStop> {
+        self.clean.lock().remove(&group)
+    }
+
+    /// Bytes of one copy.
+    pub fn len_bytes(&self) -> u64 {
+        self.inner.lock().files.len
+    }
+
+    fn start(self: &Arc<Self>) {
+        {
+            let mut inner = self.inner.lock();
+            if inner.running {
+                return;
+            }
+            inner.running = true;
+        }
+        let log = Arc::clone(self);
+        self.io.offload.run(Box::new(move || log.work()));
+    }
+
+    /// Flushes until nothing is queued. Exactly one such job exists while `running` is set.
+    fn work(self: Arc<Self>) {
+        while let Some((flight, files)) = self.take_off() {
+            let landing = Arc::new(Landing {
+                left: AtomicUsize::new(2),
+                error: Mutex::new(None),
+                flight: Mutex::new(Some(flight)),
+            });
+            let (log, second, file) = (Arc::clone(&self), Arc::clone(&landing), Arc::clone(&files.copies[1]));
+            self.io.offload.run(Box::new(move || {
+                if log.land(&second, file.as_ref()) {
+                    log.work();
+                }
+            }));
+            if !self.land(&landing, files.copies[0].as_ref()) {
+                return;
+            }
+        }
+    }
+
+    /// The next group of records, or `None` with `running` cleared.
+    fn take_off(&self) -> Option<(Flight, Files)> {
+        let mut inner = self.inner.lock();
+        if inner.queue.is_empty() && !inner.lazy_wanted {
+            inner.running = false;
+            return None;
+        }
+        inner.lazy_wanted = false;
+        let lazy = std::mem::take(&mut inner.lazy);
+        let queued = std::mem::take(&mut inner.queue);
+        let files = inner.files.clone();
+        drop(inner);
+        let mut records = vec![Record::Flush { synced_len: files.len }];
+        records.extend(lazy.into_iter().map(|(group, marks)| Record::Marks { group, marks }));
+        let mut dones = Vec::with_capacity(queued.len());
+        for (more, done) in queued {
+            records.extend(more);
+            dones.push(done);
+        }
+        let mut bytes = BytesMut::new();
+        records.iter().for_each(|record| record::encode_into(record, &mut bytes));
+        Some((Flight { bytes: bytes.freeze(), pos: files.len, records, dones }, files))
+    }
+
+    /// Writes one copy; says whether the other one is done too and the flight was finished here.
+    fn land(&self, landing: &Landing, file: &dyn DiskFile) -> bool {
+        let flown = landing.flight.lock().as_ref().map(|flight| (flight.bytes.clone(), flight.pos));
+        if let Some((bytes, pos)) = flown {
+            let result = file.write_all_at(&[&bytes], pos).and_then(|()| file.sync_data());
+            if let Err(error) = result {
+                landing.error.lock().get_or_insert(error);
+            }
+        }
+        if landing.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return false;
+        }
+        let flight = landing.flight.lock().take();
+        let error = landing.error.lock().take();
+        match (flight, error) {
+            (Some(flight), None) => self.arrived(flight),
+            (Some(flight), Some(error)) => self.fail(&format!("write of the state log: {error}"), flight.dones),
+            (None, _) => {}
+        }
+        true
+    }
+
+    fn arrived(&self, flight: Flight) {
+        let len = {
+            let mut state = self.state.lock();
+            flight.records.iter().for_each(|record| state.apply(record));
+            flight.pos + flight.bytes.len() as u64
+        };
+        let compacted_len = {
+            let mut inner = self.inner.lock();
+            inner.files.len = len;
+            inner.files.compacted_len
+        };
+        flight.dones.into_iter().for_each(|done| done(Ok(())));
+        if len > COMPACT_FLOOR_BYTES.max(compacted_len.saturating_mul(2)) {
+            if let Err(error) = self.compact() {
+                self.fail(&format!("rewriting the state log: {error}"), Vec::new());
+            }
+        }
+    }
+
+    fn compact(&self) -> io::Result<()> {
+        let state = self.state.lock().clone();
+        let generation = self.inner.lock().files.generation + 1;
+        let files = open::write_copies(self.io.disk.as_ref(), &self.dir, generation, &state)?;
+        self.inner.lock().files = files;
+        Ok(())
+    }
+
+    fn fail(&self, reason: &str, dones: Vec<Done>) {
+        let queued = {
+            let mut inner = self.inner.lock();
+            inner.failed.get_or_insert_with(|| reason.into());
+            inner.lazy_wanted = false;
+            std::mem::take(&mut inner.queue)
+        };
+        self.io.fatal(reason);
+        for done in dones.into_iter().chain(queued.into_iter().map(|(_, done)| done)) {
+            done(Err(failure(reason)));
+        }
+    }
+}
+
+impl fmt::Debug for StateLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateLog").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,169 @@
+//! Opening a state log: making a new one, choosing between copies, mending, cutting a torn tail.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+use super::record::{self, Record};
+use super::scan::{self, Scan, ScanError};
+use super::state::NodeState;
+use super::{Files, Inner, StateLog};
+use crate::disk::{self, Disk, Io, OpenMode};
+
+const COPIES: [&str; 2] = ["a.log", "b.log"];
+
+/// Why a state log can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StateLogError {
+    /// Both copies are damaged in what was synced, or can't be understood. Without them this node may not vote.
+    #[error(
+        "{}: the state log can't be trusted; restore one of its copies, or run `imprint repair state-log` to give this \
+         node a new identity", dir.display()
+    )]
+    Damaged {
+        /// The directory of the copies.
+        dir: PathBuf,
+        /// What was found.
+        source: ScanError,
+    },
+    /// There is none, but the caller knows that there has been one.
+    #[error("{}: the state log is missing", dir.display())]
+    Missing {
+        /// The directory of the copies.
+        dir: PathBuf,
+    },
+    /// The disk.
+    #[error("{}: state log", dir.display())]
+    Io {
+        /// The directory of the copies.
+        dir: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// Whether there may be no state log yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// A new one is made if there is none.
+    MayBeNew,
+    /// The node ran before: a missing one is damage.
+    MustExist,
+}
+
+impl StateLog {
+    /// Opens the state log in `dir`, or makes one. Blocks.
+    pub fn open(io: Io, dir: &Path) -> Result<Arc<Self>, StateLogError> {
+        Self::open_with(io, dir, Presence::MayBeNew)
+    }
+
+    /// As [`StateLog::open`], with a say on whether it may be missing. Blocks.
+    pub fn open_with(io: Io, dir: &Path, presence: Presence) -> Result<Arc<Self>, StateLogError> {
+        let disk = Arc::clone(&io.disk);
+        let wrap = |source| StateLogError::Io { dir: dir.to_owned(), source };
+        disk.create_dir_all(dir).map_err(wrap)?;
+        let copies = read_copies(disk.as_ref(), dir).map_err(wrap)?;
+        if copies == [None, None] {
+            if presence == Presence::MustExist {
+                return Err(StateLogError::Missing { dir: dir.to_owned() });
+            }
+            let files = write_copies(disk.as_ref(), dir, 1, &NodeState::default()).map_err(wrap)?;
+            return Ok(Self::assemble(io, dir, files, NodeState::default(), BTreeMap::new()));
+        }
+        let scan = scan::scan(&same_generation(&copies))
+            .map_err(|source| StateLogError::Damaged { dir: dir.to_owned(), source })?;
+        let mut state = NodeState::default();
+        scan.records.iter().for_each(|record| state.apply(record));
+        let files = mend(disk.as_ref(), dir, &copies, &scan).map_err(wrap)?;
+        let stops = state.groups.iter().filter_map(|(group, kept)| kept.clean.map(|stop| (*group, stop)));
+        let clean: BTreeMap<_, _> = stops.collect();
+        let log = Self::assemble(io, dir, files, state, clean);
+        if !log.clean.lock().is_empty() {
+            log.append_blocking(vec![Record::Opened]).map_err(wrap)?;
+        }
+        Ok(log)
+    }
+
+    fn assemble(
+        io: Io,
+        dir: &Path,
+        files: Files,
+        state: NodeState,
+        clean: BTreeMap<u64, super::CleanStop>,
+    ) -> Arc<Self> {
+        let inner = Inner {
+            queue: Vec::new(),
+            lazy: BTreeMap::new(),
+            lazy_wanted: false,
+            running: false,
+            failed: None,
+            files,
+        };
+        let (inner, state, clean) = (Mutex::new(inner), Mutex::new(state), Mutex::new(clean));
+        Arc::new(Self { io, dir: dir.to_owned(), inner, state, clean })
+    }
+}
+
+fn read_copies(disk: &dyn Disk, dir: &Path) -> io::Result<[Option<Bytes>; 2]> {
+    let read = |name: &str| -> io::Result<Option<Bytes>> {
+        let path = dir.join(name);
+        Ok(if disk.exists(&path)? { Some(disk::read_file(disk, &path)?.into()) } else { None })
+    };
+    Ok([read(COPIES[0])?, read(COPIES[1])?])
+}
+
+/// The copies to read: if they come from different rewritings, only the later one.
+fn same_generation(copies: &[Option<Bytes>; 2]) -> [Bytes; 2] {
+    let generations = copies.each_ref().map(|copy| copy.as_ref().and_then(scan::generation));
+    let mut used = copies.each_ref().map(|copy| copy.clone().unwrap_or_default());
+    match generations {
+        [Some(a), Some(b)] if a > b => used[1] = Bytes::new(),
+        [Some(a), Some(b)] if a < b => used[0] = Bytes::new(),
+        _ => {}
+    }
+    used
+}
+
+/// Makes both copies hold exactly the good bytes. What differs is kept in `quarantine/` beside the directory.
+fn mend(disk: &dyn Disk, dir: &Path, copies: &[Option<Bytes>; 2], scan: &Scan) -> io::Result<Files> {
+    for (name, copy) in COPIES.iter().zip(copies) {
+        if copy.as_ref() == Some(&scan.good) {
+            continue;
+        }
+        if let Some(bad) = copy {
+            tracing::warn!(copy = name, len = bad.len(), good = scan.good.len(), "mending a copy of the state log");
+            keep_aside(disk, dir, name, bad)?;
+        }
+        disk::replace_file(disk, &dir.join(name), &[&scan.good])?;
+    }
+    open_files(disk, dir, scan.generation, scan.good.len() as u64, 0)
+}
+
+fn keep_aside(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let quarantine = disk::parent(dir)?.join("quarantine");
+    disk.create_dir_all(&quarantine)?;
+    let there = disk.list(&quarantine)?.len();
+    disk::replace_file(disk, &quarantine.join(format!("state-{there:06}-{name}")), &[bytes])
+}
+
+fn open_files(disk: &dyn Disk, dir: &Path, generation: u64, len: u64, compacted_len: u64) -> io::Result<Files> {
+    let a = disk.open(&dir.join(COPIES[0]), OpenMode::Write)?;
+    let b = disk.open(&dir.join(COPIES[1]), OpenMode::Write)?;
+    Ok(Files { copies: [a, b], generation, len, compacted_len })
+}
+
+/// Writes both copies anew, one after the other, so that one whole copy exists at any time.
+pub(super) fn write_copies(disk: &dyn Disk, dir: &Path, generation: u64, state: &NodeState) -> io::Result<Files> {
+    let mut bytes = BytesMut::new();
+    record::encode_into(&Record::Head { generation }, &mut bytes);
+    state.records().for_each(|record| record::encode_into(&record, &mut bytes));
+    for name in COPIES {
+        disk::replace_file(disk, &dir.join(name), &[&bytes])?;
+    }
+    let len = bytes.len() as u64;
+    open_files(disk, dir, generation, len, len)
+}

@@ -1,4 +1,4 @@
-
-
 pub mod disk;
+pub mod journal;
 pub mod seams;
+pub mod statelog;

@@ -102,7 +102,12 @@ pub struct Io {
 impl Io {
     /// Bundles the three seams; a fatal error is only logged until [`Io::with_fatal_hook`] says otherwise.
     pub fn new(disk: Arc<dyn Disk>, offload: Arc<dyn Offload>, clock: Arc<dyn Clock>) -> Self {
-        Self { disk, offload, clock, on_fatal: Arc::new(|_| {}) }
+        Self {
+            disk,
+            offload,
+            clock,
+            on_fatal: Arc::new(|_| {}),
+        }
     }
 
     /// Replaces what is called after a failed write or sync.
@@ -114,14 +119,20 @@ impl Io {
 
     /// Reports a failed write or sync: it is logged, then the hook decides.
     pub fn fatal(&self, what: &str) {
-        tracing::error!(reason = what, "a write or sync failed: this log takes nothing more");
+        tracing::error!(
+            reason = what,
+            "a write or sync failed: this log takes nothing more"
+        );
         (self.on_fatal)(what);
     }
 }
 
 impl fmt::Debug for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Io").field("disk", &self.disk).field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("Io")
+            .field("disk", &self.disk)
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
     }
 }
 
@@ -131,7 +142,10 @@ pub fn read_exact_at(file: &dyn DiskFile, buf: &mut [u8], pos: u64) -> io::Resul
     if got == buf.len() {
         return Ok(());
     }
-    let what = format!("wanted {} bytes at {pos}, the file ends after {got} of them", buf.len());
+    let what = format!(
+        "wanted {} bytes at {pos}, the file ends after {got} of them",
+        buf.len()
+    );
     Err(io::Error::new(io::ErrorKind::UnexpectedEof, what))
 }
 
@@ -159,5 +173,10 @@ pub fn replace_file(disk: &dyn Disk, path: &Path, parts: &[&[u8]]) -> io::Result
 
 /// The directory that a path lies in.
 pub fn parent(path: &Path) -> io::Result<&Path> {
-    path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent directory", path.display())))
+    path.parent().ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} has no parent directory", path.display()),
+        )
+    })
 }

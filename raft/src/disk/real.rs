@@ -46,7 +46,10 @@ impl Disk for RealDisk {
         }
         named(path, fs::create_dir_all(path))?;
         for made in missing.iter().rev() {
-            let above = made.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let above = made
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             self.sync_dir(above)?;
         }
         Ok(())
@@ -82,10 +85,21 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
-        let file = named(path, OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path))?;
+        let file = named(
+            path,
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path),
+        )?;
         match named(path, fs4::fs_std::FileExt::try_lock_exclusive(&file))? {
             true => Ok(Box::new(RealLock(file))),
-            false => Err(io::Error::new(io::ErrorKind::WouldBlock, format!("{}: another process holds it", path.display()))),
+            false => Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                format!("{}: another process holds it", path.display()),
+            )),
         }
     }
 }

@@ -180,7 +180,10 @@ fn survivors(pending: &[Change], loss: Loss, draw: &mut Draw) -> Vec<Change> {
         Loss::DropAll => Vec::new(),
         Loss::KeepAll => pending.to_vec(),
         Loss::KeepSome => pending.iter().filter(|_| draw.coin()).cloned().collect(),
-        Loss::Tear => pending.iter().flat_map(|change| tear(change, draw)).collect(),
+        Loss::Tear => pending
+            .iter()
+            .flat_map(|change| tear(change, draw))
+            .collect(),
     }
 }
 
@@ -188,7 +191,10 @@ fn survivors(pending: &[Change], loss: Loss, draw: &mut Draw) -> Vec<Change> {
 fn tear(change: &Change, draw: &mut Draw) -> Vec<Change> {
     match (draw.below(3), change) {
         (0, _) => Vec::new(),
-        (1, Change::Write { pos, bytes }) => sectors(*pos, bytes).into_iter().filter(|_| draw.coin()).collect(),
+        (1, Change::Write { pos, bytes }) => sectors(*pos, bytes)
+            .into_iter()
+            .filter(|_| draw.coin())
+            .collect(),
         (_, whole) => vec![whole.clone()],
     }
 }
@@ -198,7 +204,10 @@ fn sectors(pos: usize, bytes: &[u8]) -> Vec<Change> {
     let mut at = 0;
     while at < bytes.len() {
         let end = bytes.len().min(at + SECTOR - (pos + at) % SECTOR);
-        parts.push(Change::Write { pos: pos + at, bytes: bytes[at..end].to_vec() });
+        parts.push(Change::Write {
+            pos: pos + at,
+            bytes: bytes[at..end].to_vec(),
+        });
         at = end;
     }
     parts
@@ -224,7 +233,9 @@ impl State {
     }
 
     fn node(&mut self, id: u64) -> io::Result<&mut Node> {
-        self.nodes.get_mut(&id).ok_or_else(|| io::Error::other("the file is gone"))
+        self.nodes
+            .get_mut(&id)
+            .ok_or_else(|| io::Error::other("the file is gone"))
     }
 
     fn cut_power(&mut self, loss: Loss, draw: &mut Draw) {
@@ -254,7 +265,10 @@ impl State {
 }
 
 fn not_found(path: &Path) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("{}: not found", path.display()))
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("{}: not found", path.display()),
+    )
 }
 
 impl SimDisk {
@@ -343,12 +357,22 @@ impl Disk for SimDisk {
                 }
                 let node = state.next_node;
                 state.next_node += 1;
-                state.nodes.insert(node, Node { path: path.to_owned(), ..Node::default() });
+                state.nodes.insert(
+                    node,
+                    Node {
+                        path: path.to_owned(),
+                        ..Node::default()
+                    },
+                );
                 state.change_name(NameChange::Set(path.to_owned(), node));
                 node
             }
         };
-        Ok(Arc::new(SimFile { disk: self.clone(), node, boot: state.boots }))
+        Ok(Arc::new(SimFile {
+            disk: self.clone(),
+            node,
+            boot: state.boots,
+        }))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -367,8 +391,15 @@ impl Disk for SimDisk {
         if !state.dirs.contains(path) {
             return Err(not_found(path));
         }
-        let all = state.names.keys().chain(state.dirs.iter()).filter(|p| p.parent() == Some(path));
-        let names: BTreeSet<String> = all.filter_map(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned()).collect();
+        let all = state
+            .names
+            .keys()
+            .chain(state.dirs.iter())
+            .filter(|p| p.parent() == Some(path));
+        let names: BTreeSet<String> = all
+            .filter_map(|p| p.file_name())
+            .map(|n| n.to_string_lossy().into_owned())
+            .collect();
         Ok(names.into_iter().collect())
     }
 
@@ -384,7 +415,12 @@ impl Disk for SimDisk {
             return Err(not_found(from));
         }
         state.dirs.insert(to.to_owned());
-        let inside: Vec<PathBuf> = state.names.keys().filter(|p| p.starts_with(from)).cloned().collect();
+        let inside: Vec<PathBuf> = state
+            .names
+            .keys()
+            .filter(|p| p.starts_with(from))
+            .cloned()
+            .collect();
         for path in inside {
             let moved = to.join(path.strip_prefix(from).unwrap_or(&path));
             state.change_name(NameChange::Rename(path, moved));
@@ -405,7 +441,12 @@ impl Disk for SimDisk {
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.enter(Call::Remove, path)?;
-        let inside: Vec<PathBuf> = state.names.keys().filter(|p| p.starts_with(path)).cloned().collect();
+        let inside: Vec<PathBuf> = state
+            .names
+            .keys()
+            .filter(|p| p.starts_with(path))
+            .cloned()
+            .collect();
         for path in inside {
             state.change_name(NameChange::Remove(path));
         }
@@ -418,7 +459,8 @@ impl Disk for SimDisk {
         state.enter(Call::SyncDir, path)?;
         *state.syncs.entry(path.to_owned()).or_default() += 1;
         let pending = std::mem::take(&mut state.pending_names);
-        let (done, left): (Vec<_>, Vec<_>) = pending.into_iter().partition(|change| change.touches(path));
+        let (done, left): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|change| change.touches(path));
         for change in &done {
             change.apply(&mut state.durable_names);
         }
@@ -437,7 +479,11 @@ impl Disk for SimDisk {
         if !state.locks.insert(path.to_owned()) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(Box::new(SimLock { disk: self.clone(), path: path.to_owned(), boot: state.boots }))
+        Ok(Box::new(SimLock {
+            disk: self.clone(),
+            path: path.to_owned(),
+            boot: state.boots,
+        }))
     }
 }
 
@@ -501,7 +547,10 @@ impl DiskFile for SimFile {
 
     fn write_all_at(&self, parts: &[&[u8]], pos: u64) -> io::Result<()> {
         let pos = usize::try_from(pos).map_err(io::Error::other)?;
-        let change = Change::Write { pos, bytes: parts.concat() };
+        let change = Change::Write {
+            pos,
+            bytes: parts.concat(),
+        };
         self.with(Call::Write, |node| {
             apply_change(&mut node.now, &change);
             node.pending.push(change);

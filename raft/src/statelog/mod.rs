@@ -19,7 +19,7 @@ mod scan;
 mod state;
 mod types;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -32,7 +32,9 @@ use parking_lot::Mutex;
 pub use open::{Presence, StateLogError};
 pub use record::Record;
 pub use state::{NodeState, drop_controls};
-pub use types::{CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord};
+pub use types::{
+    CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord,
+};
 
 use crate::disk::{DiskFile, Io};
 
@@ -55,7 +57,12 @@ pub struct StateLog {
 
 struct Inner {
     queue: Vec<(Vec<Record>, Done)>,
-    lazy: BTreeMap<u64, Marks>,
+    /// The latest marks noted of each group, whether durable or not.
+    marks: BTreeMap<u64, Marks>,
+    /// Groups whose marks are not durable.
+    unflushed: BTreeSet<u64>,
+    /// Groups dropped in this run: late marks of theirs must not bring them back.
+    dropped: BTreeSet<u64>,
     lazy_wanted: bool,
     running: bool,
     failed: Option<Arc<str>>,
@@ -89,6 +96,18 @@ fn failure(reason: &str) -> io::Error {
     io::Error::other(format!("the state log failed before: {reason}"))
 }
 
+impl Inner {
+    fn forget_dropped(&mut self, records: &[Record]) {
+        for record in records {
+            if let Record::Dropped { group } = record {
+                self.dropped.insert(*group);
+                self.marks.remove(group);
+                self.unflushed.remove(group);
+            }
+        }
+    }
+}
+
 impl StateLog {
     /// Appends records; they are written in the order of calls. `done` is called when they are durable.
     pub fn append(self: &Arc<Self>, records: Vec<Record>, done: Done) {
@@ -97,6 +116,7 @@ impl StateLog {
             match inner.failed.clone() {
                 Some(reason) => Some((reason, done)),
                 None => {
+                    inner.forget_dropped(&records);
                     inner.queue.push((records, done));
                     None
                 }
@@ -134,21 +154,18 @@ impl StateLog {
 
     fn note(&self, group: u64, change: impl Fn(&mut Marks)) {
         let mut inner = self.inner.lock();
-        if let Some(marks) = inner.lazy.get_mut(&group) {
-            return change(marks);
+        if inner.dropped.contains(&group) {
+            return;
         }
-        // Lock order: inner, then state.
-        let known = self.state.lock().groups.get(&group).map(|state| state.marks);
-        let mut marks = known.unwrap_or_default();
-        change(&mut marks);
-        inner.lazy.insert(group, marks);
+        change(inner.marks.entry(group).or_default());
+        inner.unflushed.insert(group);
     }
 
     /// Makes the noted marks durable soon. Called every 100 ms; does nothing if there are none.
     pub fn flush_lazy(self: &Arc<Self>) {
         {
             let mut inner = self.inner.lock();
-            if inner.lazy.is_empty() || inner.failed.is_some() {
+            if inner.unflushed.is_empty() || inner.failed.is_some() {
                 return;
             }
             inner.lazy_wanted = true;
@@ -168,12 +185,17 @@ impl StateLog {
 
     /// The replica whose data lies here, if its marker was written.
     pub fn replica_marker(&self, group: u64) -> Option<u64> {
-        self.state.lock().groups.get(&group).and_then(|state| state.replica)
+        self.state
+            .lock()
+            .groups
+            .get(&group)
+            .and_then(|state| state.replica)
     }
 
     /// Writes the marker of a replica.
     pub async fn set_replica_marker(self: &Arc<Self>, group: u64, replica: u64) -> io::Result<()> {
-        self.append_synced(vec![Record::Replica { group, replica }]).await
+        self.append_synced(vec![Record::Replica { group, replica }])
+            .await
     }
 
     /// How the group was closed in the run before; answered once.
@@ -206,7 +228,11 @@ impl StateLog {
                 error: Mutex::new(None),
                 flight: Mutex::new(Some(flight)),
             });
-            let (log, second, file) = (Arc::clone(&self), Arc::clone(&landing), Arc::clone(&files.copies[1]));
+            let (log, second, file) = (
+                Arc::clone(&self),
+                Arc::clone(&landing),
+                Arc::clone(&files.copies[1]),
+            );
             self.io.offload.run(Box::new(move || {
                 if log.land(&second, file.as_ref()) {
                     log.work();
@@ -226,27 +252,52 @@ impl StateLog {
             return None;
         }
         inner.lazy_wanted = false;
-        let lazy = std::mem::take(&mut inner.lazy);
+        let unflushed = std::mem::take(&mut inner.unflushed);
+        let lazy: Vec<_> = unflushed
+            .into_iter()
+            .filter_map(|g| inner.marks.get(&g).map(|marks| (g, *marks)))
+            .collect();
         let queued = std::mem::take(&mut inner.queue);
         let files = inner.files.clone();
         drop(inner);
-        let mut records = vec![Record::Flush { synced_len: files.len }];
-        records.extend(lazy.into_iter().map(|(group, marks)| Record::Marks { group, marks }));
+        let mut records = vec![Record::Flush {
+            synced_len: files.len,
+        }];
+        records.extend(
+            lazy.into_iter()
+                .map(|(group, marks)| Record::Marks { group, marks }),
+        );
         let mut dones = Vec::with_capacity(queued.len());
         for (more, done) in queued {
             records.extend(more);
             dones.push(done);
         }
         let mut bytes = BytesMut::new();
-        records.iter().for_each(|record| record::encode_into(record, &mut bytes));
-        Some((Flight { bytes: bytes.freeze(), pos: files.len, records, dones }, files))
+        records
+            .iter()
+            .for_each(|record| record::encode_into(record, &mut bytes));
+        Some((
+            Flight {
+                bytes: bytes.freeze(),
+                pos: files.len,
+                records,
+                dones,
+            },
+            files,
+        ))
     }
 
     /// Writes one copy; says whether the other one is done too and the flight was finished here.
     fn land(&self, landing: &Landing, file: &dyn DiskFile) -> bool {
-        let flown = landing.flight.lock().as_ref().map(|flight| (flight.bytes.clone(), flight.pos));
+        let flown = landing
+            .flight
+            .lock()
+            .as_ref()
+            .map(|flight| (flight.bytes.clone(), flight.pos));
         if let Some((bytes, pos)) = flown {
-            let result = file.write_all_at(&[&bytes], pos).and_then(|()| file.sync_data());
+            let result = file
+                .write_all_at(&[&bytes], pos)
+                .and_then(|()| file.sync_data());
             if let Err(error) = result {
                 landing.error.lock().get_or_insert(error);
             }
@@ -258,7 +309,9 @@ impl StateLog {
         let error = landing.error.lock().take();
         match (flight, error) {
             (Some(flight), None) => self.arrived(flight),
-            (Some(flight), Some(error)) => self.fail(&format!("write of the state log: {error}"), flight.dones),
+            (Some(flight), Some(error)) => {
+                self.fail(&format!("write of the state log: {error}"), flight.dones)
+            }
             (None, _) => {}
         }
         true
@@ -299,7 +352,10 @@ impl StateLog {
             std::mem::take(&mut inner.queue)
         };
         self.io.fatal(reason);
-        for done in dones.into_iter().chain(queued.into_iter().map(|(_, done)| done)) {
+        for done in dones
+            .into_iter()
+            .chain(queued.into_iter().map(|(_, done)| done))
+        {
             done(Err(failure(reason)));
         }
     }
@@ -307,6 +363,8 @@ impl StateLog {
 
 impl fmt::Debug for StateLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StateLog").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("StateLog")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! Opening a state log: making a new one, choosing between copies, mending, cutting a torn tail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,22 +64,39 @@ impl StateLog {
     /// As [`StateLog::open`], with a say on whether it may be missing. Blocks.
     pub fn open_with(io: Io, dir: &Path, presence: Presence) -> Result<Arc<Self>, StateLogError> {
         let disk = Arc::clone(&io.disk);
-        let wrap = |source| StateLogError::Io { dir: dir.to_owned(), source };
+        let wrap = |source| StateLogError::Io {
+            dir: dir.to_owned(),
+            source,
+        };
         disk.create_dir_all(dir).map_err(wrap)?;
         let copies = read_copies(disk.as_ref(), dir).map_err(wrap)?;
         if copies == [None, None] {
             if presence == Presence::MustExist {
-                return Err(StateLogError::Missing { dir: dir.to_owned() });
+                return Err(StateLogError::Missing {
+                    dir: dir.to_owned(),
+                });
             }
             let files = write_copies(disk.as_ref(), dir, 1, &NodeState::default()).map_err(wrap)?;
-            return Ok(Self::assemble(io, dir, files, NodeState::default(), BTreeMap::new()));
+            return Ok(Self::assemble(
+                io,
+                dir,
+                files,
+                NodeState::default(),
+                BTreeMap::new(),
+            ));
         }
-        let scan = scan::scan(&same_generation(&copies))
-            .map_err(|source| StateLogError::Damaged { dir: dir.to_owned(), source })?;
+        let scan =
+            scan::scan(&same_generation(&copies)).map_err(|source| StateLogError::Damaged {
+                dir: dir.to_owned(),
+                source,
+            })?;
         let mut state = NodeState::default();
         scan.records.iter().for_each(|record| state.apply(record));
         let files = mend(disk.as_ref(), dir, &copies, &scan).map_err(wrap)?;
-        let stops = state.groups.iter().filter_map(|(group, kept)| kept.clean.map(|stop| (*group, stop)));
+        let stops = state
+            .groups
+            .iter()
+            .filter_map(|(group, kept)| kept.clean.map(|stop| (*group, stop)));
         let clean: BTreeMap<_, _> = stops.collect();
         let log = Self::assemble(io, dir, files, state, clean);
         if !log.clean.lock().is_empty() {
@@ -97,29 +114,49 @@ impl StateLog {
     ) -> Arc<Self> {
         let inner = Inner {
             queue: Vec::new(),
-            lazy: BTreeMap::new(),
+            marks: state
+                .groups
+                .iter()
+                .map(|(group, kept)| (*group, kept.marks))
+                .collect(),
+            unflushed: BTreeSet::new(),
+            dropped: BTreeSet::new(),
             lazy_wanted: false,
             running: false,
             failed: None,
             files,
         };
         let (inner, state, clean) = (Mutex::new(inner), Mutex::new(state), Mutex::new(clean));
-        Arc::new(Self { io, dir: dir.to_owned(), inner, state, clean })
+        Arc::new(Self {
+            io,
+            dir: dir.to_owned(),
+            inner,
+            state,
+            clean,
+        })
     }
 }
 
 fn read_copies(disk: &dyn Disk, dir: &Path) -> io::Result<[Option<Bytes>; 2]> {
     let read = |name: &str| -> io::Result<Option<Bytes>> {
         let path = dir.join(name);
-        Ok(if disk.exists(&path)? { Some(disk::read_file(disk, &path)?.into()) } else { None })
+        Ok(if disk.exists(&path)? {
+            Some(disk::read_file(disk, &path)?.into())
+        } else {
+            None
+        })
     };
     Ok([read(COPIES[0])?, read(COPIES[1])?])
 }
 
 /// The copies to read: if they come from different rewritings, only the later one.
 fn same_generation(copies: &[Option<Bytes>; 2]) -> [Bytes; 2] {
-    let generations = copies.each_ref().map(|copy| copy.as_ref().and_then(scan::generation));
-    let mut used = copies.each_ref().map(|copy| copy.clone().unwrap_or_default());
+    let generations = copies
+        .each_ref()
+        .map(|copy| copy.as_ref().and_then(scan::generation));
+    let mut used = copies
+        .each_ref()
+        .map(|copy| copy.clone().unwrap_or_default());
     match generations {
         [Some(a), Some(b)] if a > b => used[1] = Bytes::new(),
         [Some(a), Some(b)] if a < b => used[0] = Bytes::new(),
@@ -129,13 +166,27 @@ fn same_generation(copies: &[Option<Bytes>; 2]) -> [Bytes; 2] {
 }
 
 /// Makes both copies hold exactly the good bytes. What differs is kept in `quarantine/` beside the directory.
-fn mend(disk: &dyn Disk, dir: &Path, copies: &[Option<Bytes>; 2], scan: &Scan) -> io::Result<Files> {
+fn mend(
+    disk: &dyn Disk,
+    dir: &Path,
+    copies: &[Option<Bytes>; 2],
+    scan: &Scan,
+) -> io::Result<Files> {
     for (name, copy) in COPIES.iter().zip(copies) {
         if copy.as_ref() == Some(&scan.good) {
             continue;
         }
-        if let Some(bad) = copy {
-            tracing::warn!(copy = name, len = bad.len(), good = scan.good.len(), "mending a copy of the state log");
+        let older = copy
+            .as_ref()
+            .and_then(scan::generation)
+            .is_some_and(|found| found != scan.generation);
+        if let Some(bad) = copy.as_ref().filter(|_| !older) {
+            tracing::warn!(
+                copy = name,
+                len = bad.len(),
+                good = scan.good.len(),
+                "mending a copy of the state log"
+            );
             keep_aside(disk, dir, name, bad)?;
         }
         disk::replace_file(disk, &dir.join(name), &[&scan.good])?;
@@ -147,20 +198,42 @@ fn keep_aside(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Resu
     let quarantine = disk::parent(dir)?.join("quarantine");
     disk.create_dir_all(&quarantine)?;
     let there = disk.list(&quarantine)?.len();
-    disk::replace_file(disk, &quarantine.join(format!("state-{there:06}-{name}")), &[bytes])
+    disk::replace_file(
+        disk,
+        &quarantine.join(format!("state-{there:06}-{name}")),
+        &[bytes],
+    )
 }
 
-fn open_files(disk: &dyn Disk, dir: &Path, generation: u64, len: u64, compacted_len: u64) -> io::Result<Files> {
+fn open_files(
+    disk: &dyn Disk,
+    dir: &Path,
+    generation: u64,
+    len: u64,
+    compacted_len: u64,
+) -> io::Result<Files> {
     let a = disk.open(&dir.join(COPIES[0]), OpenMode::Write)?;
     let b = disk.open(&dir.join(COPIES[1]), OpenMode::Write)?;
-    Ok(Files { copies: [a, b], generation, len, compacted_len })
+    Ok(Files {
+        copies: [a, b],
+        generation,
+        len,
+        compacted_len,
+    })
 }
 
 /// Writes both copies anew, one after the other, so that one whole copy exists at any time.
-pub(super) fn write_copies(disk: &dyn Disk, dir: &Path, generation: u64, state: &NodeState) -> io::Result<Files> {
+pub(super) fn write_copies(
+    disk: &dyn Disk,
+    dir: &Path,
+    generation: u64,
+    state: &NodeState,
+) -> io::Result<Files> {
     let mut bytes = BytesMut::new();
     record::encode_into(&Record::Head { generation }, &mut bytes);
-    state.records().for_each(|record| record::encode_into(&record, &mut bytes));
+    state
+        .records()
+        .for_each(|record| record::encode_into(&record, &mut bytes));
     for name in COPIES {
         disk::replace_file(disk, &dir.join(name), &[&bytes])?;
     }

@@ -5,9 +5,11 @@
 //! a log in order to an empty state gives the state; records are never changed and kinds never reused.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use imprint_proto::envelope::{self, EnvelopeError, envelope};
+use imprint_proto::envelope::{self, EnvelopeError};
 
-use super::types::{CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord};
+use super::types::{
+    CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord,
+};
 
 /// One change of what a group keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,10 +21,19 @@ pub enum Record {
     /// A vote.
     Vote { group: u64, vote: VoteRecord },
     /// A control entry.
-    Control { group: u64, index: u64, control: Control },
+    Control {
+        group: u64,
+        index: u64,
+        control: Control,
+    },
     /// A cut begins: control entries from `from_index` on are gone, and data from `cut.offset` on is about to go. A cut of
     /// the whole log says where the new one begins.
-    CutBegin { group: u64, from_index: u64, cut: PendingCut, purged: Option<LogPos> },
+    CutBegin {
+        group: u64,
+        from_index: u64,
+        cut: PendingCut,
+        purged: Option<LogPos>,
+    },
     /// The data is gone.
     CutDone { group: u64 },
     /// Marks moved.
@@ -34,7 +45,13 @@ pub enum Record {
     /// Control entries below an index are forgotten, but for the last membership among them.
     ControlsDropped { group: u64, below: u64 },
     /// The plain fields, written when the log is compacted.
-    Base { group: u64, purged: Option<LogPos>, start_offset: u64, empty_end: u64, cut: Option<PendingCut> },
+    Base {
+        group: u64,
+        purged: Option<LogPos>,
+        start_offset: u64,
+        empty_end: u64,
+        cut: Option<PendingCut>,
+    },
     /// Which replica lives here.
     Replica { group: u64, replica: u64 },
     /// The log was closed in order.
@@ -45,25 +62,28 @@ pub enum Record {
     Dropped { group: u64 },
 }
 
-envelope! {
+imprint_proto::envelope! {
     /// The outer envelope of every record.
-    pub struct StateRecord : version 1, compat 0 {
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct StateRecord: version 1, compat 0 {
         kind: u8,
         group: u64,
         body: Bytes,
     }
 }
 
-envelope! {
+imprint_proto::envelope! {
     /// A body of numbers: most records are that.
-    pub struct Numbers : version 1, compat 0 {
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Numbers: version 1, compat 0 {
         values: Vec<u64>,
     }
 }
 
-envelope! {
+imprint_proto::envelope! {
     /// The body of a control entry.
-    pub struct ControlBody : version 1, compat 0 {
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ControlBody: version 1, compat 0 {
         index: u64,
         term: u64,
         offset: u64,
@@ -133,16 +153,34 @@ fn optional_pos(pos: Option<LogPos>) -> [u64; 3] {
 
 fn to_envelope(record: &Record) -> StateRecord {
     let (kind, group, values) = match record {
-        Record::Control { group, index, control } => return control_envelope(*group, *index, control),
+        Record::Control {
+            group,
+            index,
+            control,
+        } => return control_envelope(*group, *index, control),
         Record::Head { generation } => (HEAD, 0, vec![*generation]),
         Record::Flush { synced_len } => (FLUSH, 0, vec![*synced_len]),
         Record::Vote { group, vote: v } => {
-            let values = vec![v.term, flag(v.voted_for.is_some()), v.voted_for.unwrap_or(0), flag(v.committed)];
+            let values = vec![
+                v.term,
+                flag(v.voted_for.is_some()),
+                v.voted_for.unwrap_or(0),
+                flag(v.committed),
+            ];
             (VOTE, *group, values)
         }
-        Record::CutBegin { group, from_index, cut, purged } => {
+        Record::CutBegin {
+            group,
+            from_index,
+            cut,
+            purged,
+        } => {
             let [some, term, index] = optional_pos(*purged);
-            (CUT_BEGIN, *group, vec![*from_index, cut.offset, flag(cut.whole), some, term, index])
+            (
+                CUT_BEGIN,
+                *group,
+                vec![*from_index, cut.offset, flag(cut.whole), some, term, index],
+            )
         }
         Record::CutDone { group } => (CUT_DONE, *group, vec![]),
         Record::Marks { group, marks } => {
@@ -150,20 +188,39 @@ fn to_envelope(record: &Record) -> StateRecord {
             (MARKS, *group, vec![marks.synced_offset, some, term, index])
         }
         Record::Purged { group, pos } => (PURGED, *group, vec![pos.term, pos.index]),
-        Record::Start { group, start_offset } => (START, *group, vec![*start_offset]),
+        Record::Start {
+            group,
+            start_offset,
+        } => (START, *group, vec![*start_offset]),
         Record::ControlsDropped { group, below } => (CONTROLS_DROPPED, *group, vec![*below]),
-        Record::Base { group, purged, start_offset, empty_end, cut } => {
+        Record::Base {
+            group,
+            purged,
+            start_offset,
+            empty_end,
+            cut,
+        } => {
             let [some, term, index] = optional_pos(*purged);
-            let cutting = [flag(cut.is_some()), cut.map_or(0, |c| c.offset), flag(cut.is_some_and(|c| c.whole))];
+            let cutting = [
+                flag(cut.is_some()),
+                cut.map_or(0, |c| c.offset),
+                flag(cut.is_some_and(|c| c.whole)),
+            ];
             let plain = [some, term, index, *start_offset, *empty_end];
             (BASE, *group, plain.into_iter().chain(cutting).collect())
         }
         Record::Replica { group, replica } => (REPLICA, *group, vec![*replica]),
-        Record::CleanStop { group, at } => (CLEAN_STOP, *group, vec![at.segment, at.len, at.next_offset]),
+        Record::CleanStop { group, at } => {
+            (CLEAN_STOP, *group, vec![at.segment, at.len, at.next_offset])
+        }
         Record::Opened => (OPENED, 0, vec![]),
         Record::Dropped { group } => (DROPPED, *group, vec![]),
     };
-    StateRecord { kind, group, body: envelope::encode(&Numbers { values }) }
+    StateRecord {
+        kind,
+        group,
+        body: envelope::encode(&Numbers { values }),
+    }
 }
 
 fn control_envelope(group: u64, index: u64, control: &Control) -> StateRecord {
@@ -173,12 +230,30 @@ fn control_envelope(group: u64, index: u64, control: &Control) -> StateRecord {
         ControlKind::Trim { upto } => (2, *upto, Bytes::new()),
         ControlKind::Void(data) => (3, 0, data.clone()),
     };
-    let body = ControlBody { index, term: control.term, offset: control.offset, kind, upto, data };
-    StateRecord { kind: CONTROL, group, body: envelope::encode(&body) }
+    let body = ControlBody {
+        index,
+        term: control.term,
+        offset: control.offset,
+        kind,
+        upto,
+        data,
+    };
+    StateRecord {
+        kind: CONTROL,
+        group,
+        body: envelope::encode(&body),
+    }
 }
 
 fn control_from(group: u64, body: Bytes) -> Result<Record, RecordError> {
-    let ControlBody { index, term, offset, kind, upto, data } = envelope::decode(body)?;
+    let ControlBody {
+        index,
+        term,
+        offset,
+        kind,
+        upto,
+        data,
+    } = envelope::decode(body)?;
     // The data lies in the buffer of the whole file: copied, so that it does not keep all of it.
     let data = Bytes::copy_from_slice(&data);
     let kind = match kind {
@@ -188,7 +263,11 @@ fn control_from(group: u64, body: Bytes) -> Result<Record, RecordError> {
         3 => ControlKind::Void(data),
         _ => return Err(RecordError::UnknownKind(CONTROL)),
     };
-    Ok(Record::Control { group, index, control: Control { term, offset, kind } })
+    Ok(Record::Control {
+        group,
+        index,
+        control: Control { term, offset, kind },
+    })
 }
 
 fn from_envelope(outer: StateRecord) -> Result<Record, RecordError> {
@@ -202,31 +281,86 @@ fn from_envelope(outer: StateRecord) -> Result<Record, RecordError> {
     let Numbers { values } = envelope::decode(body)?;
     let at = |n: usize| values.get(n).copied().ok_or(RecordError::Short(kind));
     let yes = |n: usize| at(n).map(|v| v != 0);
-    let pos = |n: usize| Ok::<_, RecordError>(LogPos { term: at(n)?, index: at(n + 1)? });
+    let pos = |n: usize| {
+        Ok::<_, RecordError>(LogPos {
+            term: at(n)?,
+            index: at(n + 1)?,
+        })
+    };
     let optional = |n: usize| Ok::<_, RecordError>(if yes(n)? { Some(pos(n + 1)?) } else { None });
     Ok(match kind {
         HEAD => Record::Head { generation: at(0)? },
         FLUSH => Record::Flush { synced_len: at(0)? },
         VOTE => {
             let voted_for = if yes(1)? { Some(at(2)?) } else { None };
-            Record::Vote { group, vote: VoteRecord { term: at(0)?, voted_for, committed: yes(3)? } }
+            Record::Vote {
+                group,
+                vote: VoteRecord {
+                    term: at(0)?,
+                    voted_for,
+                    committed: yes(3)?,
+                },
+            }
         }
         CUT_BEGIN => {
-            let cut = PendingCut { offset: at(1)?, whole: yes(2)? };
-            Record::CutBegin { group, from_index: at(0)?, cut, purged: optional(3)? }
+            let cut = PendingCut {
+                offset: at(1)?,
+                whole: yes(2)?,
+            };
+            Record::CutBegin {
+                group,
+                from_index: at(0)?,
+                cut,
+                purged: optional(3)?,
+            }
         }
         CUT_DONE => Record::CutDone { group },
-        MARKS => Record::Marks { group, marks: Marks { synced_offset: at(0)?, committed: optional(1)? } },
-        PURGED => Record::Purged { group, pos: pos(0)? },
-        START => Record::Start { group, start_offset: at(0)? },
-        CONTROLS_DROPPED => Record::ControlsDropped { group, below: at(0)? },
+        MARKS => Record::Marks {
+            group,
+            marks: Marks {
+                synced_offset: at(0)?,
+                committed: optional(1)?,
+            },
+        },
+        PURGED => Record::Purged {
+            group,
+            pos: pos(0)?,
+        },
+        START => Record::Start {
+            group,
+            start_offset: at(0)?,
+        },
+        CONTROLS_DROPPED => Record::ControlsDropped {
+            group,
+            below: at(0)?,
+        },
         BASE => {
-            let cut = if yes(5)? { Some(PendingCut { offset: at(6)?, whole: yes(7)? }) } else { None };
-            Record::Base { group, purged: optional(0)?, start_offset: at(3)?, empty_end: at(4)?, cut }
+            let cut = if yes(5)? {
+                Some(PendingCut {
+                    offset: at(6)?,
+                    whole: yes(7)?,
+                })
+            } else {
+                None
+            };
+            Record::Base {
+                group,
+                purged: optional(0)?,
+                start_offset: at(3)?,
+                empty_end: at(4)?,
+                cut,
+            }
         }
-        REPLICA => Record::Replica { group, replica: at(0)? },
+        REPLICA => Record::Replica {
+            group,
+            replica: at(0)?,
+        },
         CLEAN_STOP => {
-            let at = CleanStop { segment: at(0)?, len: at(1)?, next_offset: at(2)? };
+            let at = CleanStop {
+                segment: at(0)?,
+                len: at(1)?,
+                next_offset: at(2)?,
+            };
             Record::CleanStop { group, at }
         }
         OPENED => Record::Opened,
@@ -236,7 +370,17 @@ fn from_envelope(outer: StateRecord) -> Result<Record, RecordError> {
 
 /// The records that make `state` from nothing.
 pub fn records_of(group: u64, state: &GroupState) -> Vec<Record> {
-    let GroupState { vote, controls, purged, start_offset, empty_end, marks, cut, replica, clean } = state;
+    let GroupState {
+        vote,
+        controls,
+        purged,
+        start_offset,
+        empty_end,
+        marks,
+        cut,
+        replica,
+        clean,
+    } = state;
     let mut records = vec![Record::Base {
         group,
         purged: *purged,
@@ -245,9 +389,16 @@ pub fn records_of(group: u64, state: &GroupState) -> Vec<Record> {
         cut: *cut,
     }];
     let controls = controls.iter();
-    records.extend(controls.map(|(index, control)| Record::Control { group, index: *index, control: control.clone() }));
+    records.extend(controls.map(|(index, control)| Record::Control {
+        group,
+        index: *index,
+        control: control.clone(),
+    }));
     records.extend(vote.map(|vote| Record::Vote { group, vote }));
-    records.push(Record::Marks { group, marks: *marks });
+    records.push(Record::Marks {
+        group,
+        marks: *marks,
+    });
     records.extend(replica.map(|replica| Record::Replica { group, replica }));
     records.extend(clean.map(|at| Record::CleanStop { group, at }));
     records

@@ -53,14 +53,23 @@ pub fn generation(copy: &Bytes) -> Option<u64> {
 
 /// Reads copies of the same generation together. A missing copy is an empty one.
 pub fn scan(copies: &[Bytes; 2]) -> Result<Scan, ScanError> {
-    let mut found = Scan { generation: 0, records: Vec::new(), good: Bytes::new() };
+    let mut found = Scan {
+        generation: 0,
+        records: Vec::new(),
+        good: Bytes::new(),
+    };
     let mut pos = 0;
     let mut good = Vec::new();
     while let Some((copy, len, record)) = best_frame(copies, pos) {
         match record {
             Ok(Record::Head { generation }) => found.generation = generation,
             Ok(record) => found.records.push(record),
-            Err(source) => return Err(ScanError::NotUnderstood { pos: pos as u64, source }),
+            Err(source) => {
+                return Err(ScanError::NotUnderstood {
+                    pos: pos as u64,
+                    source,
+                });
+            }
         }
         good.extend_from_slice(&copy[pos..pos + len]);
         pos += len;
@@ -68,16 +77,28 @@ pub fn scan(copies: &[Bytes; 2]) -> Result<Scan, ScanError> {
     if pos == 0 {
         return Err(ScanError::NoHead);
     }
-    let synced_len = copies.iter().map(|copy| synced_beyond(copy, pos)).max().unwrap_or(0);
+    let synced_len = copies
+        .iter()
+        .map(|copy| synced_beyond(copy, pos))
+        .max()
+        .unwrap_or(0);
     if synced_len > pos as u64 {
-        return Err(ScanError::Damaged { pos: pos as u64, synced_len });
+        return Err(ScanError::Damaged {
+            pos: pos as u64,
+            synced_len,
+        });
     }
     found.good = good.into();
     Ok(found)
 }
 
-fn best_frame(copies: &[Bytes; 2], pos: usize) -> Option<(&Bytes, usize, Result<Record, RecordError>)> {
-    copies.iter().find_map(|copy| frame_at(copy, pos).map(|(len, record)| (copy, len, record)))
+fn best_frame(
+    copies: &[Bytes; 2],
+    pos: usize,
+) -> Option<(&Bytes, usize, Result<Record, RecordError>)> {
+    copies
+        .iter()
+        .find_map(|copy| frame_at(copy, pos).map(|(len, record)| (copy, len, record)))
 }
 
 /// Length and record of the frame at `pos`, if its checksum is good.

@@ -22,10 +22,19 @@ impl NodeState {
         match record {
             Record::Head { .. } | Record::Flush { .. } => {}
             Record::Vote { group, vote } => self.group(*group).vote = Some(*vote),
-            Record::Control { group, index, control } => {
+            Record::Control {
+                group,
+                index,
+                control,
+            } => {
                 self.group(*group).controls.insert(*index, control.clone());
             }
-            Record::CutBegin { group, from_index, cut, purged } => {
+            Record::CutBegin {
+                group,
+                from_index,
+                cut,
+                purged,
+            } => {
                 let state = self.group(*group);
                 state.controls.split_off(from_index);
                 state.cut = Some(*cut);
@@ -40,30 +49,53 @@ impl NodeState {
             Record::CutDone { group } => self.group(*group).cut = None,
             Record::Marks { group, marks } => self.group(*group).marks = *marks,
             Record::Purged { group, pos } => self.group(*group).purged = Some(*pos),
-            Record::Start { group, start_offset } => self.group(*group).start_offset = *start_offset,
-            Record::ControlsDropped { group, below } => drop_controls(&mut self.group(*group).controls, *below, |c| &c.kind),
-            Record::Base { group, purged, start_offset, empty_end, cut } => {
+            Record::Start {
+                group,
+                start_offset,
+            } => self.group(*group).start_offset = *start_offset,
+            Record::ControlsDropped { group, below } => {
+                drop_controls(&mut self.group(*group).controls, *below, |c| &c.kind)
+            }
+            Record::Base {
+                group,
+                purged,
+                start_offset,
+                empty_end,
+                cut,
+            } => {
                 let state = self.group(*group);
                 (state.purged, state.cut) = (*purged, *cut);
                 (state.start_offset, state.empty_end) = (*start_offset, *empty_end);
             }
             Record::Replica { group, replica } => self.group(*group).replica = Some(*replica),
             Record::CleanStop { group, at } => self.group(*group).clean = Some(*at),
-            Record::Opened => self.groups.values_mut().for_each(|state| state.clean = None),
+            Record::Opened => self
+                .groups
+                .values_mut()
+                .for_each(|state| state.clean = None),
             Record::Dropped { group } => drop(self.groups.remove(group)),
         }
     }
 
     /// All records that make this state from nothing.
     pub fn records(&self) -> impl Iterator<Item = Record> {
-        self.groups.iter().flat_map(|(group, state)| records_of(*group, state))
+        self.groups
+            .iter()
+            .flat_map(|(group, state)| records_of(*group, state))
     }
 }
 
 /// Forgets control entries below an index, but for the last membership among them: it may be the one in force.
-pub fn drop_controls<T>(controls: &mut BTreeMap<u64, T>, below: u64, kind: impl Fn(&T) -> &ControlKind) {
+pub fn drop_controls<T>(
+    controls: &mut BTreeMap<u64, T>,
+    below: u64,
+    kind: impl Fn(&T) -> &ControlKind,
+) {
     let kept = controls.split_off(&below);
     let dropped = std::mem::replace(controls, kept);
-    let last_membership = dropped.into_iter().rev().find(|(_, c)| matches!(kind(c), ControlKind::Membership(_)));
+    let last_membership = dropped
+        .into_iter()
+        .rev()
+        .find(|(_, c)| matches!(kind(c), ControlKind::Membership(_)));
     controls.extend(last_membership);
 }

@@ -1,0 +1,164 @@
+//! What a journal may use, and how it says no.
+
+use std::io;
+use std::path::PathBuf;
+
+use imprint_proto::batch::BatchError;
+
+use super::LogPos;
+
+/// Settings of one group's journal. Those marked *fixed* decide where segments end and have to be equal on all replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalConfig {
+    /// A batch that would take a segment past this many bytes opens a new one. Fixed. Default 256 MiB.
+    pub segment_bytes: u64,
+    /// A batch stamped this many microseconds or more after its segment's first batch opens a new one. Fixed. Default none.
+    pub segment_span_us: Option<u64>,
+    /// Bytes of the newest synced batches kept in memory for followers and readers at the tail. Default 4 MiB.
+    pub tail_cache_bytes: u64,
+    /// Appended bytes that may wait for their sync before [`super::Journal::wait_for_room`] waits. Default 8 MiB.
+    pub max_unsynced_bytes: u64,
+    /// Bytes written between two syncs at most, unless one batch is larger. Default 8 MiB.
+    pub sync_group_bytes: u64,
+    /// Space zeroed ahead of the active end at a time, in bytes; 0 switches it off. Default 4 MiB.
+    pub zero_step_bytes: u64,
+    /// Sealed segments that may be open, with their index in memory. Default 8.
+    pub warm_segments: usize,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 256 << 20,
+            segment_span_us: None,
+            tail_cache_bytes: 4 << 20,
+            max_unsynced_bytes: 8 << 20,
+            sync_group_bytes: 8 << 20,
+            zero_step_bytes: 4 << 20,
+            warm_segments: 8,
+        }
+    }
+}
+
+/// A range of a segment that is not what it was when it was synced. Kept in this form so that it can be asked of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadRange {
+    /// The segment's file.
+    pub path: PathBuf,
+    /// First bad byte.
+    pub from_byte: u64,
+    /// First offset that is not readable.
+    pub from_offset: u64,
+    /// Offset below which everything was synced: at least up to here it has to be fetched.
+    pub to_offset: u64,
+    /// What was found there.
+    pub found: String,
+}
+
+/// Why a journal can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Something that was synced is not there or is not what it was. The group stays down until the range is fetched from a
+    /// peer; nothing was changed.
+    #[error(
+        "{}: corrupt from byte {}: offsets {}..{} were synced; {}",
+        .0.path.display(), .0.from_byte, .0.from_offset, .0.to_offset, .0.found
+    )]
+    Corrupt(BadRange),
+    /// Segments and control entries contradict each other.
+    #[error("{}: {found}", path.display())]
+    Inconsistent {
+        /// The directory or file.
+        path: PathBuf,
+        /// The contradiction.
+        found: String,
+    },
+    /// The disk.
+    #[error("{}", path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// Why an append was refused. Nothing of it was taken.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The entries don't follow on. A bug or a broken peer: deterministic, stops the replica.
+    #[error("entry {found} does not follow {last:?}")]
+    NotNext {
+        /// The log's last entry.
+        last: Option<LogPos>,
+        /// The entry.
+        found: LogPos,
+    },
+    /// A data entry of a term that no control entry began. Deterministic, stops the replica.
+    #[error("data entry {found} in term {term}")]
+    TermNotBegun {
+        /// The term of the log's end.
+        term: u64,
+        /// The entry.
+        found: LogPos,
+    },
+    /// A stamped batch does not follow on. Deterministic, stops the replica.
+    #[error("batch of entry {pos}")]
+    Batch {
+        /// The entry.
+        pos: LogPos,
+        /// What is wrong with it.
+        source: BatchError,
+    },
+    /// A write or sync failed before: final.
+    #[error("the journal failed before: {0}")]
+    Failed(String),
+    /// It was closed.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+/// Why a client's read can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Trimmed away.
+    #[error("offset {offset} is below the log, which has {start}..{end}")]
+    BelowStart {
+        /// What was asked for.
+        offset: u64,
+        /// First kept offset.
+        start: u64,
+        /// First unwritten offset.
+        end: u64,
+    },
+    /// Not there yet.
+    #[error("offset {offset} is above the log, which has {start}..{end}")]
+    AboveEnd {
+        /// What was asked for.
+        offset: u64,
+        /// First kept offset.
+        start: u64,
+        /// First unwritten offset.
+        end: u64,
+    },
+    /// What is on the disk is not what was written. Never sent; the range is served from a peer.
+    #[error(
+        "{}: corrupt from byte {}, offset {}: {}", .0.path.display(), .0.from_byte, .0.from_offset, .0.found
+    )]
+    Corrupt(BadRange),
+    /// The disk, or a segment that was trimmed away meanwhile.
+    #[error("read of the journal")]
+    Io(#[from] io::Error),
+}
+
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => error,
+            ReadError::Corrupt(_) => Self::new(io::ErrorKind::InvalidData, error),
+            ReadError::BelowStart { .. } | ReadError::AboveEnd { .. } => {
+                Self::new(io::ErrorKind::NotFound, error)
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What changes a log other than by appending: votes, truncation, purge, trim, the cut of a snapshot, closing, dropping.
+//!
+//! All of it passes through the writer's queue, so it finds everything before it written and synced.
+//!
+//! # Why is a cut recorded before and after?
+//!
+//! Cutting files takes several steps, and what is cut had been synced: after a crash in the middle the synced mark would
+//! tell of lost data. So the state log first says where the log will end, which also takes the marks back and forgets the
+//! control entries behind; then the files are cut; then the state log says that it is done. A start that finds a begun cut
+//! finishes it. New appends wait for all three, else an old valid batch might be found behind the new end.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::segment::Segment;
+use super::writer::Work;
+use super::{Journal, LogPos, VoteRecord};
+use crate::disk::{Disk, OpenMode};
+use crate::statelog::{CleanStop, Control, ControlKind, PendingCut, Record, drop_controls};
+
+impl Journal {
+    /// Saves a vote, after everything appended before. Returns when it is synced.
+    pub async fn save_vote(self: &Arc<Self>, vote: VoteRecord) -> io::Result<()> {
+        self.perform(vec![Work::State(vec![Record::Vote {
+            group: self.group,
+            vote,
+        }])])
+        .await?;
+        self.inner.lock().vote = Some(vote);
+        Ok(())
+    }
+
+    /// Removes all entries behind `last`, or all that are not purged. Returns when nothing of them can come back. The caller
+    /// appends nothing meanwhile.
+    pub async fn truncate_after(self: &Arc<Self>, last: Option<u64>) -> io::Result<()> {
+        self.perform(vec![Work::Plan(Box::new(move |journal| {
+            journal.plan_truncate(last)
+        }))])
+        .await
+    }
+
+    /// Records that Raft needs nothing up to `upto` any more. Deletes no segment by itself: those that a trim has passed too
+    /// go. `upto` may be beyond the log's end, which then moves there.
+    pub async fn purge(self: &Arc<Self>, upto: LogPos) -> io::Result<()> {
+        self.perform(vec![Work::Plan(Box::new(move |journal| {
+            Ok(journal.plan_purge(upto))
+        }))])
+        .await
+    }
+
+    /// Moves the first kept offset up to `upto`, and deletes the whole segments below that are purged too; the active one
+    /// stays. Returns when the new start is durable.
+    pub async fn trim(self: &Arc<Self>, upto: u64) -> io::Result<()> {
+        self.perform(vec![Work::Plan(Box::new(move |journal| {
+            Ok(journal.plan_trim(upto))
+        }))])
+        .await
+    }
+
+    /// Makes this log begin behind a snapshot's cut: `upto` is the last entry below it, `next_offset` the first offset behind
+    /// it, `last_stamp_us` the stamp of the last batch before it, `membership` the one in force. A log that holds `upto`
+    /// already is only purged; any other is emptied.
+    pub async fn install_cut(
+        self: &Arc<Self>,
+        upto: LogPos,
+        next_offset: u64,
+        last_stamp_us: u64,
+        membership: Option<(LogPos, Bytes)>,
+    ) -> io::Result<()> {
+        let cut = Cut {
+            upto,
+            next_offset,
+            last_stamp_us,
+            membership,
+        };
+        self.perform(vec![Work::Plan(Box::new(move |journal| {
+            Ok(journal.plan_install(cut))
+        }))])
+        .await
+    }
+
+    /// Returns when all that was appended before is synced.
+    pub async fn drain(self: &Arc<Self>) -> io::Result<()> {
+        self.perform(Vec::new()).await
+    }
+
+    /// Refuses further appends, waits for those before, and records a clean stop, so that the next start need not check
+    /// everything.
+    pub async fn close(self: &Arc<Self>) -> io::Result<()> {
+        self.inner.lock().closed = true;
+        self.perform(vec![Work::Plan(Box::new(|journal| {
+            Ok(journal.plan_close())
+        }))])
+        .await
+    }
+
+    /// Forgets the group: its state first, then its directory. A crash between the two leaves a directory that no state
+    /// knows.
+    pub async fn drop_group(self: &Arc<Self>) -> io::Result<()> {
+        self.inner.lock().closed = true;
+        let records = vec![Record::Dropped { group: self.group }];
+        let remove = |journal: &Self| {
+            let disk = journal.io.disk.as_ref();
+            disk.remove_dir_all(&journal.dir)?;
+            disk.sync_dir(crate::disk::parent(&journal.dir)?)
+        };
+        self.perform(vec![Work::State(records), Work::Disk(Box::new(remove))])
+            .await
+    }
+
+    fn plan_truncate(self: &Arc<Self>, last: Option<u64>) -> io::Result<Vec<Work>> {
+        let (keep, first_base) = {
+            let inner = self.inner.lock();
+            let shape = &inner.shape;
+            let keep = last.and_then(|index| {
+                Some(LogPos {
+                    term: shape.term_at(index)?,
+                    index,
+                })
+            });
+            let keep = keep.max(shape.purged);
+            if keep >= shape.last || last.is_some_and(|index| index >= shape.end_index()) {
+                return Ok(Vec::new());
+            }
+            (
+                keep,
+                shape
+                    .segments
+                    .front()
+                    .map_or(shape.next_offset, |first| first.name.base_offset),
+            )
+        };
+        let end = match keep {
+            Some(keep) => self.offset_after(keep.index)?,
+            None => Some(first_base),
+        };
+        let end =
+            end.ok_or_else(|| io::Error::other("the end of a truncation is not in the log"))?;
+        let kept = self
+            .inner
+            .lock()
+            .shape
+            .segment_by_offset(end.saturating_sub(1))
+            .filter(|_| end > first_base);
+        let (len, stamp) = match &kept {
+            Some(segment) => self.end_of_batch(segment, end)?,
+            None => (0, 0),
+        };
+        let gone = {
+            let mut inner = self.inner.lock();
+            let gone = inner.shape.cut_after(keep, end, stamp);
+            inner.tail.truncate(keep.map_or(0, |pos| pos.index + 1));
+            inner.synced_offset = inner.synced_offset.min(end);
+            inner.synced = inner.synced.min(keep);
+            gone
+        };
+        self.state.note_synced(self.group, end);
+        if let Some(segment) = &kept {
+            segment.with(|body| body.cut(len));
+        }
+        let from_index = keep.map_or(0, |pos| pos.index + 1);
+        let cut = PendingCut {
+            offset: end,
+            whole: false,
+        };
+        let begin = Record::CutBegin {
+            group: self.group,
+            from_index,
+            cut,
+            purged: None,
+        };
+        let files = move |journal: &Self| journal.cut_files(&gone, kept.as_ref(), len);
+        Ok(vec![
+            Work::State(vec![begin]),
+            Work::Disk(Box::new(files)),
+            Work::State(vec![Record::CutDone { group: self.group }]),
+        ])
+    }
+
+    /// Removes segments, the last first, and makes `kept` the active one, cut to `len`.
+    fn cut_files(
+        &self,
+        gone: &[Arc<Segment>],
+        kept: Option<&Arc<Segment>>,
+        len: u64,
+    ) -> io::Result<()> {
+        for segment in gone.iter().rev() {
+            segment.extent.lock().closed = true;
+            remove_if_there(self.io.disk.as_ref(), segment)?;
+        }
+        if !gone.is_empty() {
+            self.io.disk.sync_dir(&self.dir)?;
+        }
+        let Some(segment) = kept else { return Ok(()) };
+        let file = self.io.disk.open(&segment.path, OpenMode::Write)?;
+        segment.with(|body| {
+            body.sealed = false;
+            body.file = Some(Arc::clone(&file));
+        });
+        // Zeros on their way are done first, then cut with the rest.
+        let mut extent = segment.extent.lock();
+        file.set_len(len)?;
+        (extent.frontier, extent.zeroed_end, extent.closed) = (len, len, false);
+        drop(extent);
+        file.sync_all()
+    }
+
+    fn plan_purge(&self, upto: LogPos) -> Vec<Work> {
+        {
+            let mut inner = self.inner.lock();
+            if inner
+                .shape
+                .purged
+                .is_some_and(|purged| upto.index <= purged.index)
+            {
+                return Vec::new();
+            }
+            if inner.shape.purge(upto) {
+                inner.tail.clear();
+                inner.synced = inner.synced.max(Some(upto));
+            }
+        }
+        let mut work = vec![Work::State(vec![Record::Purged {
+            group: self.group,
+            pos: upto,
+        }])];
+        work.extend(self.drop_expired());
+        work
+    }
+
+    fn plan_trim(&self, upto: u64) -> Vec<Work> {
+        let start_offset = {
+            let mut inner = self.inner.lock();
+            let upto = upto.min(inner.shape.next_offset);
+            if upto <= inner.shape.start_offset {
+                return Vec::new();
+            }
+            inner.shape.start_offset = upto;
+            upto
+        };
+        let mut work = vec![Work::State(vec![Record::Start {
+            group: self.group,
+            start_offset,
+        }])];
+        work.extend(self.drop_expired());
+        work
+    }
+
+    /// Forgets segments that both trim and purge have passed, then the control entries that only they needed.
+    pub(super) fn drop_expired(&self) -> Vec<Work> {
+        let (gone, below) = {
+            let mut inner = self.inner.lock();
+            let expired = inner.shape.expired();
+            let gone: Vec<_> = inner.shape.segments.drain(..expired).collect();
+            let below = inner.shape.useless_controls_below();
+            drop_controls(&mut inner.shape.controls, below, |control| &control.kind);
+            (gone, below)
+        };
+        let remove = move |journal: &Self| {
+            for segment in &gone {
+                remove_if_there(journal.io.disk.as_ref(), segment)?;
+            }
+            if gone.is_empty() {
+                Ok(())
+            } else {
+                journal.io.disk.sync_dir(&journal.dir)
+            }
+        };
+        let records = vec![Record::ControlsDropped {
+            group: self.group,
+            below,
+        }];
+        vec![Work::State(records), Work::Disk(Box::new(remove))]
+    }
+
+    fn plan_install(&self, cut: Cut) -> Vec<Work> {
+        let Cut {
+            upto,
+            next_offset,
+            last_stamp_us,
+            membership,
+        } = cut;
+        let holds = {
+            let inner = self.inner.lock();
+            let passed = inner.shape.purged.is_some_and(|purged| purged >= upto);
+            passed || inner.shape.term_at(upto.index) == Some(upto.term)
+        };
+        if holds {
+            return self.plan_purge(upto);
+        }
+        let gone: Vec<_> = {
+            let mut inner = self.inner.lock();
+            let gone = inner.shape.cut_after(None, next_offset, last_stamp_us);
+            let below = std::mem::take(&mut inner.shape.segments);
+            inner.shape.purged = None;
+            inner.shape.jump = None;
+            inner.shape.start_offset = next_offset;
+            inner.shape.purge(upto);
+            inner.shape.jump = None;
+            if let Some((pos, bytes)) = &membership {
+                let kind = ControlKind::Membership(bytes.clone());
+                let control = Control {
+                    term: pos.term,
+                    offset: next_offset,
+                    kind,
+                };
+                inner.shape.controls.insert(pos.index, control);
+            }
+            inner.tail.clear();
+            (inner.synced, inner.synced_offset) = (Some(upto), next_offset);
+            below.into_iter().chain(gone).collect()
+        };
+        self.state.note_synced(self.group, next_offset);
+        let whole = PendingCut {
+            offset: next_offset,
+            whole: true,
+        };
+        let group = self.group;
+        let mut records = vec![Record::CutBegin {
+            group,
+            from_index: 0,
+            cut: whole,
+            purged: Some(upto),
+        }];
+        records.extend(membership.map(|(pos, bytes)| {
+            let kind = ControlKind::Membership(bytes);
+            Record::Control {
+                group,
+                index: pos.index,
+                control: Control {
+                    term: pos.term,
+                    offset: next_offset,
+                    kind,
+                },
+            }
+        }));
+        let files = move |journal: &Self| journal.cut_files(&gone, None, 0);
+        vec![
+            Work::State(records),
+            Work::Disk(Box::new(files)),
+            Work::State(vec![Record::CutDone { group }]),
+        ]
+    }
+
+    fn plan_close(&self) -> Vec<Work> {
+        let inner = self.inner.lock();
+        let active = inner.shape.segments.back();
+        let at = CleanStop {
+            segment: active.map_or(inner.shape.next_offset, |segment| segment.name.base_offset),
+            len: active.map_or(0, |segment| segment.len()),
+            next_offset: inner.shape.next_offset,
+        };
+        vec![Work::State(vec![Record::CleanStop {
+            group: self.group,
+            at,
+        }])]
+    }
+}
+
+/// Where a snapshot says that the log begins.
+struct Cut {
+    upto: LogPos,
+    next_offset: u64,
+    last_stamp_us: u64,
+    membership: Option<(LogPos, Bytes)>,
+}
+
+/// A segment that was appended to but not written yet may have no file.
+fn remove_if_there(disk: &dyn Disk, segment: &Segment) -> io::Result<()> {
+    if disk.exists(&segment.path)? {
+        disk.remove_file(&segment.path)
+    } else {
+        Ok(())
+    }
+}

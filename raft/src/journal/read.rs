@@ -1,0 +1,688 @@
+//! Reading: from the tail in memory, else from segments.
+//!
+//! What comes from a disk is checked, both levels of checksums and the chain of offsets, before anybody sees it. Something
+//! wrong is an error, never a shorter answer. Readers hold a segment's file open while they need it; trimming it away
+//! meanwhile does them no harm once it is open.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use imprint_proto::batch::{BatchHeader, HEADER_LEN, StampedBatch};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::config::{BadRange, ReadError};
+use super::segment::{Seek, Segment, Spot};
+use super::walk::Window;
+use super::{Inner, Journal, LogPos, StoredEntry};
+
+/// Whole batches of a client's read, as views of the log.
+#[derive(Debug, Clone, Default)]
+pub struct StampedRead {
+    /// From the one that holds the asked offset, without gaps.
+    pub batches: Vec<StampedBatch>,
+    /// Offset after the last of them; the asked one if there are none.
+    pub next_offset: u64,
+    /// Epochs of what is returned, each with its first offset as far as this log knows.
+    pub epochs: Vec<(u64, u64)>,
+}
+
+/// Whole batches of a client's read, each in one piece.
+#[derive(Debug, Clone, Default)]
+pub struct ReadBatches {
+    /// From the one that holds the asked offset, without gaps.
+    pub batches: Vec<Bytes>,
+    /// Offset after the last of them; the asked one if there are none.
+    pub next_offset: u64,
+    /// Epochs of what is returned, each with its first offset as far as this log knows.
+    pub epochs: Vec<(u64, u64)>,
+}
+
+/// XXH3-64 over one segment's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentDigest {
+    /// First offset.
+    pub base_offset: u64,
+    /// Offset after the last one hashed.
+    pub end_offset: u64,
+    /// The hash.
+    pub xxh3: u64,
+}
+
+/// XXH3-64 over a log's bytes from its first kept segment on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupDigest {
+    /// First offset.
+    pub base_offset: u64,
+    /// Offset after the last one hashed.
+    pub end_offset: u64,
+    /// Over everything.
+    pub xxh3: u64,
+    /// By segment.
+    pub segments: Vec<SegmentDigest>,
+}
+
+/// A batch found in a file.
+struct Located {
+    pos: u64,
+    header: BatchHeader,
+}
+
+/// Batches to read from one segment.
+struct Run {
+    segment: Arc<Segment>,
+    /// Batches that begin at or behind this offset are not read.
+    below: u64,
+    max_count: u64,
+    max_bytes: u64,
+}
+
+/// Counts bytes; the first thing is always granted.
+struct Budget {
+    left: u64,
+    used: bool,
+}
+
+impl Budget {
+    fn new(bytes: u64) -> Self {
+        Self {
+            left: bytes,
+            used: false,
+        }
+    }
+
+    fn take(&mut self, bytes: u64) -> bool {
+        if self.used && bytes > self.left {
+            return false;
+        }
+        self.left = self.left.saturating_sub(bytes);
+        self.used = true;
+        true
+    }
+}
+
+/// What a control entry counts for in a reader's budget, in bytes, beside its content.
+const CONTROL_COST: u64 = 64;
+
+fn cost(entry: &StoredEntry) -> u64 {
+    match entry {
+        StoredEntry::Control { .. } => CONTROL_COST,
+        StoredEntry::Data { batch, .. } => batch.len(),
+    }
+}
+
+/// What to do next to read entries.
+enum Next {
+    Finished,
+    Disk { run: Run, first: LogPos },
+}
+
+impl Inner {
+    /// Takes what is in memory; says what has to come from the disk.
+    fn plan_entries(
+        &self,
+        at: &mut u64,
+        to: u64,
+        out: &mut Vec<StoredEntry>,
+        budget: &mut Budget,
+    ) -> io::Result<Next> {
+        let shape = &self.shape;
+        let end = to.min(shape.end_index());
+        *at = (*at).max(shape.first_index());
+        let tail_first = self.tail.first_index().unwrap_or(u64::MAX);
+        while *at < end {
+            if *at >= tail_first {
+                let rest = self
+                    .tail
+                    .from_index(*at)
+                    .take_while(|entry| entry.pos().index < end);
+                for entry in rest {
+                    if !budget.take(cost(entry)) {
+                        break;
+                    }
+                    out.push(entry.clone());
+                }
+                return Ok(Next::Finished);
+            }
+            let Some(control) = shape.controls.get(at) else {
+                return self.plan_run(*at, end.min(tail_first), budget);
+            };
+            let pos = LogPos {
+                term: control.term,
+                index: *at,
+            };
+            let entry = StoredEntry::Control {
+                pos,
+                kind: control.kind.clone(),
+            };
+            if !budget.take(cost(&entry)) {
+                return Ok(Next::Finished);
+            }
+            out.push(entry);
+            *at += 1;
+        }
+        Ok(Next::Finished)
+    }
+
+    fn plan_run(&self, at: u64, end: u64, budget: &Budget) -> io::Result<Next> {
+        let shape = &self.shape;
+        let missing = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("no segment holds entry {at}"),
+            )
+        };
+        let segment = shape.segment_by_index(at).ok_or_else(missing)?;
+        let next_control = shape
+            .controls
+            .range(at..)
+            .next()
+            .map_or(u64::MAX, |(index, _)| *index);
+        let max_count = end.min(next_control) - at;
+        let below = self.disk_end(&segment);
+        let first = LogPos {
+            term: shape.term_of(at),
+            index: at,
+        };
+        Ok(Next::Disk {
+            run: Run {
+                segment,
+                below,
+                max_count,
+                max_bytes: budget.left,
+            },
+            first,
+        })
+    }
+
+    /// The offset up to which a segment can be read from the disk.
+    fn disk_end(&self, segment: &Segment) -> u64 {
+        let unwritten = self.tail.first_offset().unwrap_or(u64::MAX);
+        self.shape.end_of(segment).min(unwritten)
+    }
+
+    /// Batches between a known spot and an index.
+    fn batches_between(&self, spot: Spot, index: u64) -> u64 {
+        let controls = self
+            .shape
+            .controls
+            .range(spot.index..index.max(spot.index))
+            .count() as u64;
+        index.saturating_sub(spot.index).saturating_sub(controls)
+    }
+
+    fn check_range(&self, offset: u64) -> Result<(), ReadError> {
+        let (start, end) = (self.shape.start_offset, self.shape.next_offset);
+        if offset < start {
+            return Err(ReadError::BelowStart { offset, start, end });
+        }
+        if offset > end {
+            return Err(ReadError::AboveEnd { offset, start, end });
+        }
+        Ok(())
+    }
+
+    fn from_tail(&self, offset: u64, below: u64, budget: &mut Budget) -> Option<Vec<StampedBatch>> {
+        let mut out = Vec::new();
+        for entry in self.tail.from_offset(offset)? {
+            let StoredEntry::Data { batch, .. } = entry else {
+                continue;
+            };
+            if batch.next_offset() > below || !budget.take(batch.len()) {
+                break;
+            }
+            out.push(batch.clone());
+        }
+        Some(out)
+    }
+}
+
+impl Journal {
+    /// Entries `from..to`, at least one if there is one, as many as `max_bytes` allow. What was purged is left out: the
+    /// entries say where they stand. Blocks if they are not in memory.
+    pub fn read(&self, from: u64, to: u64, max_bytes: u64) -> io::Result<Vec<StoredEntry>> {
+        let mut out = Vec::new();
+        let mut budget = Budget::new(max_bytes);
+        let mut at = from;
+        loop {
+            let (next, cuts) = {
+                let inner = self.inner.lock();
+                (
+                    inner.plan_entries(&mut at, to, &mut out, &mut budget)?,
+                    inner.shape.cuts,
+                )
+            };
+            let Next::Disk { run, first } = next else {
+                return Ok(out);
+            };
+            let batches = match self.read_entries(&run, first) {
+                Err(_) if self.inner.lock().shape.cuts != cuts => continue,
+                result => result?,
+            };
+            for (index, batch) in (first.index..).zip(batches) {
+                if !budget.take(batch.len()) {
+                    return Ok(out);
+                }
+                out.push(StoredEntry::Data {
+                    pos: LogPos {
+                        term: first.term,
+                        index,
+                    },
+                    batch,
+                });
+                at = index + 1;
+            }
+        }
+    }
+
+    fn read_entries(&self, run: &Run, first: LogPos) -> Result<Vec<StampedBatch>, ReadError> {
+        let located = self.locate_index(&run.segment, first.index)?;
+        self.read_run(run, &located)
+    }
+
+    /// Whole batches from the one that holds `offset`, those that end at or before `below`: at least one if there is one,
+    /// as many as `max_bytes` allow. Blocks if they are not in memory.
+    ///
+    /// # Errors
+    /// An offset outside of the log; its end is inside.
+    pub fn read_stamped(
+        &self,
+        offset: u64,
+        below: u64,
+        max_bytes: u64,
+    ) -> Result<StampedRead, ReadError> {
+        let mut budget = Budget::new(max_bytes);
+        let mut batches: Vec<StampedBatch> = Vec::new();
+        let mut at = offset;
+        loop {
+            let (run, cuts) = {
+                let inner = self.inner.lock();
+                inner.check_range(at)?;
+                if at >= below || at >= inner.shape.next_offset {
+                    break;
+                }
+                if let Some(more) = inner.from_tail(at, below, &mut budget) {
+                    batches.extend(more);
+                    break;
+                }
+                let missing = || {
+                    io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!("no segment holds offset {at}"),
+                    )
+                };
+                let segment = inner.shape.segment_by_offset(at).ok_or_else(missing)?;
+                let disk_end = inner.disk_end(&segment).min(below);
+                (
+                    Run {
+                        segment,
+                        below: disk_end,
+                        max_count: u64::MAX,
+                        max_bytes: budget.left,
+                    },
+                    inner.shape.cuts,
+                )
+            };
+            let more = match self.read_offsets(&run, at) {
+                Err(_) if self.inner.lock().shape.cuts != cuts => continue,
+                result => result?,
+            };
+            let mut full = more.is_empty();
+            for batch in more {
+                full = batch.next_offset() > below || !budget.take(batch.len());
+                if full {
+                    break;
+                }
+                at = batch.next_offset();
+                batches.push(batch);
+            }
+            if full {
+                break;
+            }
+        }
+        let next_offset = batches.last().map_or(offset, StampedBatch::next_offset);
+        let first = batches.first().map_or(offset, StampedBatch::base_offset);
+        let epochs = self.inner.lock().shape.epochs(first, next_offset);
+        Ok(StampedRead {
+            batches,
+            next_offset,
+            epochs,
+        })
+    }
+
+    fn read_offsets(&self, run: &Run, offset: u64) -> Result<Vec<StampedBatch>, ReadError> {
+        let located = self.locate_offset(&run.segment, offset)?;
+        self.read_run(run, &located)
+    }
+
+    /// As [`Journal::read_stamped`], each batch in one piece: no copy if it came from the disk, one if it came from memory.
+    pub fn read_bytes(
+        &self,
+        offset: u64,
+        below: u64,
+        max_bytes: u64,
+    ) -> Result<ReadBatches, ReadError> {
+        let StampedRead {
+            batches,
+            next_offset,
+            epochs,
+        } = self.read_stamped(offset, below, max_bytes)?;
+        let batches = batches.iter().map(StampedBatch::to_contiguous).collect();
+        Ok(ReadBatches {
+            batches,
+            next_offset,
+            epochs,
+        })
+    }
+
+    /// The first offset after applying the entry `index`; `None` if that is not known any more or not yet. Blocks if it has
+    /// to be looked up in a file.
+    pub fn offset_after(&self, index: u64) -> io::Result<Option<u64>> {
+        let segment = {
+            let inner = self.inner.lock();
+            let shape = &inner.shape;
+            let behind = index.saturating_add(1);
+            if behind == shape.end_index() {
+                return Ok(Some(shape.next_offset));
+            }
+            if behind < shape.first_index() || behind > shape.end_index() {
+                return Ok(None);
+            }
+            if let Some(control) = shape.controls.get(&behind) {
+                return Ok(Some(control.offset));
+            }
+            if let Some(StoredEntry::Data { batch, .. }) = inner.tail.get(behind) {
+                return Ok(Some(batch.base_offset()));
+            }
+            shape.segment_by_index(behind)
+        };
+        let Some(segment) = segment else {
+            return Ok(None);
+        };
+        Ok(Some(
+            self.locate_index(&segment, index + 1)?.header.base_offset,
+        ))
+    }
+
+    /// The offset of the first batch stamped at or after `stamp_us`, or the log's end. Blocks if it has to be looked up.
+    pub fn offset_for_time(&self, stamp_us: u64) -> Result<u64, ReadError> {
+        let (start, segments) = {
+            let inner = self.inner.lock();
+            if let Some(found) = inner.tail.offset_for_time(stamp_us) {
+                return Ok(found.unwrap_or(inner.shape.next_offset));
+            }
+            (
+                inner.shape.start_offset,
+                inner.shape.segments.iter().cloned().collect::<Vec<_>>(),
+            )
+        };
+        let (mut low, mut high) = (0, segments.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let before = segments
+                .get(middle)
+                .map(|segment| self.first_stamp(segment))
+                .transpose()?;
+            if before.is_some_and(|first| first < stamp_us) {
+                low = middle + 1
+            } else {
+                high = middle
+            }
+        }
+        let Some(segment) = low.checked_sub(1).and_then(|n| segments.get(n)) else {
+            return Ok(start);
+        };
+        Ok(self.search_stamp(segment, stamp_us)?.max(start))
+    }
+
+    fn first_stamp(&self, segment: &Arc<Segment>) -> Result<u64, ReadError> {
+        if let Some(stamp) = segment.with(|body| body.first_stamp) {
+            return Ok(stamp);
+        }
+        let file = self.readable(segment)?;
+        let header = header_at(
+            segment,
+            &mut Window::new(file.as_ref()),
+            0,
+            segment.name.base_offset,
+        )?;
+        segment.with(|body| body.first_stamp = Some(header.base_timestamp));
+        Ok(header.base_timestamp)
+    }
+
+    fn search_stamp(&self, segment: &Arc<Segment>, stamp_us: u64) -> Result<u64, ReadError> {
+        let end = self.inner.lock().disk_end(segment);
+        let spot = self.spot_before(segment, Seek::Stamp(stamp_us))?;
+        let file = self.readable(segment)?;
+        let mut window = Window::new(file.as_ref());
+        let (mut pos, mut offset) = (spot.pos, spot.offset);
+        while offset < end {
+            let header = header_at(segment, &mut window, pos, offset)?;
+            if header.base_timestamp >= stamp_us {
+                return Ok(offset);
+            }
+            pos += header.batch_length;
+            offset = header.next_offset().unwrap_or(u64::MAX);
+        }
+        Ok(end)
+    }
+
+    /// Hashes the bytes of all kept segments up to an offset, which has to be synced. Blocks; reads everything.
+    pub fn digest(&self, upto_offset: u64) -> Result<GroupDigest, ReadError> {
+        let (segments, base_offset) = {
+            let inner = self.inner.lock();
+            if upto_offset > inner.synced_offset {
+                let what = format!("offset {upto_offset} is not synced yet");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what).into());
+            }
+            let wanted = inner
+                .shape
+                .segments
+                .iter()
+                .filter(|segment| segment.name.base_offset < upto_offset);
+            let segments: Vec<_> = wanted
+                .map(|s| (Arc::clone(s), inner.shape.end_of(s)))
+                .collect();
+            let base = segments
+                .first()
+                .map_or(upto_offset, |(segment, _)| segment.name.base_offset);
+            (segments, base)
+        };
+        let mut whole = Xxh3::new();
+        let mut digests = Vec::with_capacity(segments.len());
+        for (segment, end) in segments {
+            let end_offset = end.min(upto_offset);
+            let len = if end_offset == end && segment.with(|body| body.sealed) {
+                segment.len()
+            } else {
+                let last = self.locate_offset(&segment, end_offset - 1)?;
+                last.pos + last.header.batch_length
+            };
+            let mut own = Xxh3::new();
+            self.hash(&segment, len, &mut [&mut whole, &mut own])?;
+            let base_offset = segment.name.base_offset;
+            digests.push(SegmentDigest {
+                base_offset,
+                end_offset,
+                xxh3: own.digest(),
+            });
+        }
+        Ok(GroupDigest {
+            base_offset,
+            end_offset: upto_offset,
+            xxh3: whole.digest(),
+            segments: digests,
+        })
+    }
+
+    fn hash(&self, segment: &Arc<Segment>, len: u64, into: &mut [&mut Xxh3]) -> io::Result<()> {
+        let file = self.readable(segment)?;
+        let mut buf = vec![0; 256 << 10];
+        let mut pos = 0;
+        while pos < len {
+            let want = buf
+                .len()
+                .min(usize::try_from(len - pos).unwrap_or(buf.len()));
+            crate::disk::read_exact_at(file.as_ref(), &mut buf[..want], pos)?;
+            into.iter_mut().for_each(|hash| hash.update(&buf[..want]));
+            pos += want as u64;
+        }
+        Ok(())
+    }
+
+    fn spot_before(&self, segment: &Arc<Segment>, at: Seek) -> Result<Spot, ReadError> {
+        let start = Spot {
+            index: segment.name.first_index,
+            offset: segment.name.base_offset,
+            pos: 0,
+            stamp: 0,
+        };
+        // Another reader may drop the index again before it was looked at.
+        for _ in 0..16 {
+            match segment.spot_before(at) {
+                Ok(spot) => return Ok(spot.unwrap_or(start)),
+                Err(_) => self.load(segment)?,
+            }
+        }
+        Ok(start)
+    }
+
+    fn locate_index(&self, segment: &Arc<Segment>, index: u64) -> Result<Located, ReadError> {
+        let spot = self.spot_before(segment, Seek::Index(index))?;
+        let mut skip = self.inner.lock().batches_between(spot, index);
+        let mut enough = |_: &BatchHeader| {
+            let here = skip == 0;
+            skip = skip.saturating_sub(1);
+            here
+        };
+        self.step_to(segment, spot, &mut enough)
+    }
+
+    /// The batch that holds an offset.
+    fn locate_offset(&self, segment: &Arc<Segment>, offset: u64) -> Result<Located, ReadError> {
+        let spot = self.spot_before(segment, Seek::Offset(offset))?;
+        self.step_to(segment, spot, &mut |header| {
+            header.next_offset().is_none_or(|next| next > offset)
+        })
+    }
+
+    /// Position behind the batch that ends at `offset`, and its stamp.
+    pub(super) fn end_of_batch(
+        &self,
+        segment: &Arc<Segment>,
+        offset: u64,
+    ) -> Result<(u64, u64), ReadError> {
+        let last = self.locate_offset(segment, offset.saturating_sub(1))?;
+        Ok((
+            last.pos + last.header.batch_length,
+            last.header.base_timestamp,
+        ))
+    }
+
+    fn step_to(
+        &self,
+        segment: &Arc<Segment>,
+        spot: Spot,
+        enough: &mut dyn FnMut(&BatchHeader) -> bool,
+    ) -> Result<Located, ReadError> {
+        let file = self.readable(segment)?;
+        let mut window = Window::new(file.as_ref());
+        let (mut pos, mut offset) = (spot.pos, spot.offset);
+        loop {
+            let header = header_at(segment, &mut window, pos, offset)?;
+            if enough(&header) {
+                return Ok(Located { pos, header });
+            }
+            pos += header.batch_length;
+            offset = header.next_offset().unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Reads and checks whole batches from a located one on.
+    fn read_run(&self, run: &Run, first: &Located) -> Result<Vec<StampedBatch>, ReadError> {
+        let segment = &run.segment;
+        let file = self.readable(segment)?;
+        let there = segment.len().saturating_sub(first.pos);
+        let wanted = run
+            .max_bytes
+            .min(READ_BYTES)
+            .max(first.header.batch_length)
+            .min(there);
+        let mut buf = BytesMut::zeroed(usize::try_from(wanted).map_err(io::Error::other)?);
+        let got = file.read_at(&mut buf, first.pos)?;
+        buf.truncate(got);
+        let mut rest = buf.freeze();
+        let mut batches = Vec::new();
+        let (mut pos, mut offset, mut stamp) = (first.pos, first.header.base_offset, 0);
+        while offset < run.below && (batches.len() as u64) < run.max_count {
+            let Some(batch) = cut_batch(&mut rest, self.group, offset, stamp)
+                .map_err(|found| corrupt(segment, pos, offset, found))?
+            else {
+                break;
+            };
+            pos += batch.len();
+            offset = batch.next_offset();
+            stamp = batch.base_timestamp();
+            batches.push(batch);
+        }
+        if batches.is_empty() {
+            return Err(corrupt(segment, pos, offset, "the file ends".to_owned()));
+        }
+        Ok(batches)
+    }
+}
+
+/// Takes the next batch off the front, fully checked; `None` if only a part of it is there.
+fn cut_batch(
+    rest: &mut Bytes,
+    group: u64,
+    offset: u64,
+    stamp: u64,
+) -> Result<Option<StampedBatch>, String> {
+    if rest.len() < HEADER_LEN {
+        return Ok(None);
+    }
+    let text = |error: imprint_proto::batch::BatchError| error.to_string();
+    let header = BatchHeader::decode_checked(rest).map_err(text)?;
+    let Some(len) = usize::try_from(header.batch_length)
+        .ok()
+        .filter(|len| *len <= rest.len())
+    else {
+        return Ok(None);
+    };
+    let batch = StampedBatch::verify(rest.split_to(len), group).map_err(text)?;
+    batch.verify_chain(offset, stamp).map_err(text)?;
+    Ok(Some(batch))
+}
+
+fn corrupt(segment: &Segment, from_byte: u64, from_offset: u64, found: String) -> ReadError {
+    let path = segment.path.clone();
+    ReadError::Corrupt(BadRange {
+        path,
+        from_byte,
+        from_offset,
+        to_offset: from_offset.saturating_add(1),
+        found,
+    })
+}
+
+/// Bytes read from a segment at a time, unless one batch is larger.
+const READ_BYTES: u64 = 4 << 20;
+
+/// Bytes read ahead when headers are walked.
+const HEADERS_AHEAD: usize = 16 << 10;
+
+fn header_at(
+    segment: &Segment,
+    window: &mut Window<'_>,
+    pos: u64,
+    offset: u64,
+) -> Result<BatchHeader, ReadError> {
+    let bytes = window.get(pos, HEADER_LEN, HEADERS_AHEAD)?;
+    let header = BatchHeader::decode_checked(bytes)
+        .map_err(|e| corrupt(segment, pos, offset, e.to_string()))?;
+    header
+        .verify_chain(offset, 0)
+        .map_err(|e| corrupt(segment, pos, offset, e.to_string()))?;
+    Ok(header)
+}

@@ -10,7 +10,12 @@
 //! This crate knows no file format, no openraft type and no internal frame: those are behind
 //! `backend`.
 
+pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod controller;
 pub mod dev;
+pub mod failure;
+pub mod forward;
+pub mod permits;
 pub mod serve;

@@ -2,7 +2,6 @@
 //! first; where a value is bad, a default stands in so that the other checks still say something
 //! useful, and the result is thrown away by the caller.
 
-use super::NodeId;
 use super::{
     ConfigError, DEFAULT_LISTENER, HostPort, Limits, Listener, LogConfig, LogFormat, NodeConfig,
     Origin, RaftConfig, StorageConfig, Written,
@@ -10,6 +9,7 @@ use super::{
     units,
     written::{Entry, Text},
 };
+use imprint_proto::ids::NodeId;
 use std::{path::PathBuf, time::Duration};
 
 const CLIENT_PORT: u16 = 7460;

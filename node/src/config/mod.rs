@@ -17,9 +17,7 @@ pub use print::print;
 pub use units::HostPort;
 pub use written::{Origin, Written};
 
-/// Number of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeId(pub u64);
+use imprint_proto::ids::NodeId;
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 /// Name of the listener that `listen.client` and `advertise.client` describe.

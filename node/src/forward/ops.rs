@@ -1,0 +1,68 @@
+//! The operations that a node may ask of another, by pinned number, and their private messages.
+
+use imprint_proto::envelope;
+
+macro_rules! ops {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $label:literal;)*) => {
+        /// What is asked of the other node.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Op { $($(#[$doc])* $name,)* }
+
+        impl Op {
+            pub const fn number(self) -> u32 {
+                match self { $(Self::$name => $number,)* }
+            }
+
+            pub const fn from_number(number: u32) -> Option<Self> {
+                match number { $($number => Some(Self::$name),)* _ => None }
+            }
+
+            /// For metrics and log lines.
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$name => $label,)* }
+            }
+        }
+    };
+}
+
+ops! {
+    /// Append at this node's replica: `SendRequest` to `SendResponse`.
+    Send = 1, "send";
+    /// Poll this node's replica: `PollRequest` to `PollResponse`.
+    Poll = 2, "poll";
+    /// Propose to the controller: a command to its answer.
+    Control = 3, "control";
+    /// The state of one replica here: [`ReplicaQuery`] to [`ReplicaState`].
+    Describe = 4, "describe";
+    /// As `Describe`, after leadership was confirmed: only the leader answers.
+    ReadIndex = 5, "read_index";
+    /// The digest of one replica here: [`ReplicaQuery`] to `imprint.v1.ReplicaDigest`.
+    Digest = 6, "digest";
+}
+
+envelope! {
+    /// A question about one replica.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct ReplicaQuery: version 0, compat 0 {
+        partition_id: u64,
+        /// Digest up to this offset.
+        upto: u64,
+    }
+}
+
+envelope! {
+    /// How one replica stands.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct ReplicaState: version 0, compat 0 {
+        replica_id: u64,
+        /// Node id; 0: none known.
+        leader: u64,
+        epoch: u64,
+        start: u64,
+        commit: u64,
+        end: u64,
+        synced: u64,
+        bytes: u64,
+        segments: u32,
+    }
+}

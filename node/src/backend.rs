@@ -163,8 +163,10 @@ pub trait Replicas: Send + Sync {
     fn get(&self, group: GroupId) -> Option<Arc<dyn Replica>>;
     /// The groups that are open here, without the controller's.
     fn open_groups(&self) -> Vec<GroupId>;
+    /// The groups that have something stored here, open or not, without the controller's.
+    fn stored_groups(&self) -> Vec<GroupId>;
     async fn open(&self, replica: OpenReplica) -> Result<(), ReplicaError>;
-    /// Closes a replica and removes what it stored.
+    /// Closes a replica, if it is open, and removes what it stored.
     async fn remove(&self, group: GroupId) -> Result<(), ReplicaError>;
 }
 
@@ -190,4 +192,14 @@ pub trait Peers: Send + Sync {
         timeout: Duration,
     ) -> Result<Bytes, PeerError>;
     fn is_alive(&self, node: NodeId) -> bool;
+}
+
+/// What is known of the cluster as a whole on this node.
+pub trait ClusterView: Send + Sync {
+    /// `None` until the cluster has formed.
+    fn cluster_id(&self) -> Option<[u8; 16]>;
+    /// The nodes that hold the controller's replicas; empty until the cluster has formed.
+    fn controller_nodes(&self) -> Vec<NodeId>;
+    /// What formation waits for, as a sentence.
+    fn waiting_for(&self) -> String;
 }

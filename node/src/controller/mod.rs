@@ -21,7 +21,7 @@ mod records;
 pub mod settings;
 mod state;
 
-pub use command::{Answer, Command, CommandError, Verdict, batch_for};
+pub use command::{Answer, Command, CommandError, CreateTopic, Verdict, batch_for};
 pub use machine::ControllerMachine;
 pub use records::{NodeRecord, PartitionRecord, ReplicaRecord, TopicRecord};
 pub use state::ControllerState;

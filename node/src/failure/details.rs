@@ -140,7 +140,7 @@ pub(super) fn status(
         let retry_delay = Some(retry_delay);
         details.push(any("RetryInfo", &RetryInfo { retry_delay }));
     }
-    if let Some((field, description)) = failure.field {
+    if let Some((field, description)) = failure.field.map(|field| *field) {
         let field_violations = vec![FieldViolation { field, description }];
         details.push(any("BadRequest", &BadRequest { field_violations }));
     }

@@ -29,7 +29,7 @@ pub struct Failure {
     /// When trying again makes sense.
     pub retry_after: Option<Duration>,
     /// The request field that is wrong, and how.
-    pub field: Option<(String, String)>,
+    pub field: Option<Box<(String, String)>>,
     /// More facts by name.
     pub facts: Vec<(String, String)>,
 }
@@ -51,7 +51,7 @@ impl Failure {
     pub fn field(reason: Reason, field: &str, problem: impl Into<String>) -> Self {
         let problem = problem.into();
         let mut failure = Self::new(reason, format!("{field}: {problem}"));
-        failure.field = Some((field.to_string(), problem));
+        failure.field = Some(Box::new((field.to_string(), problem)));
         failure
     }
 

@@ -34,7 +34,7 @@ ops! {
     Control = 3, "control";
     /// The state of one replica here: [`ReplicaQuery`] to [`ReplicaState`].
     Describe = 4, "describe";
-    /// As `Describe`, after leadership was confirmed: only the leader answers.
+    /// As `Describe` of the leader, after its leadership was confirmed.
     ReadIndex = 5, "read_index";
     /// The digest of one replica here: [`ReplicaQuery`] to `imprint.v1.ReplicaDigest`.
     Digest = 6, "digest";
@@ -47,6 +47,8 @@ envelope! {
         partition_id: u64,
         /// Digest up to this offset.
         upto: u64,
+        /// Only the leader is to answer; another replica says who leads.
+        leader_only: bool,
     }
 }
 

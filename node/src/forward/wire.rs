@@ -137,7 +137,7 @@ impl ForwardReply {
 }
 
 fn to_record(failure: Failure) -> FailureRecord {
-    let (field, problem) = failure.field.unzip();
+    let (field, problem) = failure.field.map(|field| *field).unzip();
     let (fact_names, fact_values) = failure.facts.into_iter().unzip();
     FailureRecord {
         reason: failure.reason.number(),
@@ -163,7 +163,7 @@ fn from_record(record: FailureRecord) -> Failure {
         leader: record.leader.map(NodeId),
         range: record.range_start.map(|start| (start, record.range_end)),
         retry_after: record.retry_after_ms.map(Duration::from_millis),
-        field: record.field.map(|field| (field, record.problem)),
+        field: record.field.map(|field| Box::new((field, record.problem))),
         facts: record
             .fact_names
             .into_iter()

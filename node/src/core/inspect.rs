@@ -1,0 +1,317 @@
+//! How replicas, partitions and the cluster stand.
+
+use super::{
+    CONTROLLER, Core,
+    lookup::{Found, all_partitions},
+    route::{Effect, linearize_failure},
+};
+use crate::{
+    backend::Replica,
+    failure::{Failure, Reason},
+    forward::{
+        CallContext,
+        ops::{Op, ReplicaState},
+    },
+};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use imprint_proto::{envelope, ids::NodeId, v1};
+use std::{fmt::Write as _, sync::Arc};
+use tokio::time::Instant;
+
+/// Questions to other nodes on behalf of one call, at a time.
+pub(super) const QUESTIONS_AT_A_TIME: usize = 32;
+
+pub(super) fn decode_state(bytes: Bytes) -> Result<ReplicaState, Failure> {
+    envelope::decode(bytes).map_err(Failure::internal)
+}
+
+/// How a replica on this node stands.
+pub(super) fn state_of(replica: &dyn Replica) -> ReplicaState {
+    let log = replica.offsets();
+    let (bytes, segments) = replica.size();
+    ReplicaState {
+        replica_id: replica.replica_id().0,
+        leader: replica.leader().map_or(0, |node| node.0),
+        epoch: replica.epoch(),
+        start: log.start,
+        commit: log.commit,
+        end: log.end,
+        synced: log.synced,
+        bytes,
+        segments,
+    }
+}
+
+/// Lower-case hex.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+impl Core {
+    /// The leader's state, from the leader; with [`Op::ReadIndex`] only once it is confirmed.
+    pub(super) async fn leader_state(
+        &self,
+        replica: Arc<dyn Replica>,
+        op: Op,
+        deadline: Instant,
+    ) -> Result<ReplicaState, Failure> {
+        if !replica.is_leader() {
+            let message = format!("node {} does not lead the group", self.node_id());
+            return Err(Failure::new(Reason::NotLeader, message).with_leader(replica.leader()));
+        }
+        if op == Op::ReadIndex {
+            replica
+                .linearize(deadline)
+                .await
+                .map_err(linearize_failure)?;
+        }
+        Ok(state_of(replica.as_ref()))
+    }
+
+    /// The state of the replica on that node, whether it leads or not.
+    pub(super) async fn state_at(
+        &self,
+        found: &Found,
+        node: NodeId,
+        context: &CallContext,
+    ) -> Result<ReplicaState, Failure> {
+        if node == self.node_id() {
+            return Ok(state_of(self.open_replica(found.group())?.as_ref()));
+        }
+        let body = Self::replica_query(found.group(), 0, false);
+        // The question is about that node's replica, so it isn't passed on from there.
+        let context = CallContext {
+            hops_left: 1,
+            ..context.clone()
+        };
+        let answer = self
+            .forward(node, Op::Describe, &context, Effect::Reads, body)
+            .await?;
+        decode_state(answer)
+    }
+
+    /// Start, commit point and end of partitions.
+    pub async fn get_offsets(
+        &self,
+        request: v1::GetOffsetsRequest,
+        context: &CallContext,
+    ) -> Result<v1::GetOffsetsResponse, Failure> {
+        self.check_formed()?;
+        let topic = self.find_topic(&request.topic, context).await?;
+        let mut wanted = all_partitions(&topic);
+        if !request.partitions.is_empty() {
+            let missing = request
+                .partitions
+                .iter()
+                .find(|index| **index as usize >= topic.partitions.len());
+            if let Some(index) = missing {
+                let count = topic.partitions.len();
+                return Err(Failure::partition_not_found(&topic.name, *index, count));
+            }
+            wanted.retain(|found| request.partitions.contains(&found.index));
+        }
+        let asks: Vec<_> = wanted
+            .iter()
+            .map(|found| self.offsets_of(found, request.at_node, context))
+            .collect();
+        let answers: Vec<_> = stream::iter(asks)
+            .buffered(QUESTIONS_AT_A_TIME)
+            .collect()
+            .await;
+        Ok(v1::GetOffsetsResponse {
+            partitions: answers.into_iter().collect::<Result<_, _>>()?,
+        })
+    }
+
+    async fn offsets_of(
+        &self,
+        found: &Found,
+        at_node: Option<u64>,
+        context: &CallContext,
+    ) -> Result<v1::PartitionOffsets, Failure> {
+        let state = match at_node.map(NodeId) {
+            Some(node) if !found.nodes().contains(&node) => {
+                let message = format!("node {node} has no replica of partition {}", found.group());
+                return Err(Failure::new(Reason::NotAReplica, message));
+            }
+            Some(node) => self.state_at(found, node, context).await?,
+            None => {
+                self.describe_at_leader(found.group(), &found.nodes(), context, Op::Describe)
+                    .await?
+            }
+        };
+        Ok(v1::PartitionOffsets {
+            partition: found.index,
+            start_offset: state.start,
+            commit_offset: state.commit,
+            end_offset: state.end,
+        })
+    }
+
+    /// Every replica of a topic's partitions.
+    pub async fn describe_partitions(
+        &self,
+        request: v1::DescribePartitionsRequest,
+        context: &CallContext,
+    ) -> Result<v1::DescribePartitionsResponse, Failure> {
+        self.check_formed()?;
+        let topic = self.find_topic(&request.topic, context).await?;
+        let wanted = all_partitions(&topic);
+        let asks: Vec<_> = wanted
+            .iter()
+            .map(|found| self.describe(found, context))
+            .collect();
+        let partitions = stream::iter(asks)
+            .buffered(QUESTIONS_AT_A_TIME)
+            .collect()
+            .await;
+        Ok(v1::DescribePartitionsResponse { partitions })
+    }
+
+    async fn describe(&self, found: &Found, context: &CallContext) -> v1::PartitionDescription {
+        let nodes = found.nodes();
+        let asks = nodes
+            .iter()
+            .map(|node| self.state_at(found, *node, context));
+        let states = futures_util::future::join_all(asks).await;
+        // The newest epoch knows best who leads.
+        let best = states
+            .iter()
+            .flatten()
+            .filter(|state| state.leader != 0)
+            .max_by_key(|state| state.epoch);
+        let described = found.partition().replicas.iter().zip(&states);
+        v1::PartitionDescription {
+            index: found.index,
+            partition_id: found.group().0,
+            leader_node: best.map_or(0, |state| state.leader),
+            leader_epoch: best.map_or(0, |state| state.epoch),
+            replicas: described
+                .map(|(replica, state)| {
+                    describe_replica(replica.replica_id, replica.node_id, state)
+                })
+                .collect(),
+        }
+    }
+
+    /// How the cluster stands, as this node sees it. Works without a leader and before formation.
+    pub fn status(&self, listener: &str) -> v1::GetStatusResponse {
+        let state = self.controller();
+        let not_ready = self.readiness().err().or_else(|| self.dead_nodes());
+        let leaderless = self
+            .parts
+            .replicas
+            .open_groups()
+            .into_iter()
+            .filter_map(|group| self.replica(group))
+            .filter(|replica| replica.leader().is_none());
+        let controller = self.replica(CONTROLLER);
+        v1::GetStatusResponse {
+            cluster_id: self
+                .parts
+                .cluster
+                .cluster_id()
+                .map(|id| hex(&id))
+                .unwrap_or_default(),
+            answered_by: self.node_id().0,
+            controller_leader: controller
+                .and_then(|replica| replica.leader())
+                .map_or(0, |node| node.0),
+            nodes: state
+                .nodes
+                .values()
+                .map(|node| v1::NodeStatus {
+                    node_id: node.node_id,
+                    client_address: state
+                        .client_address(NodeId(node.node_id), listener)
+                        .unwrap_or_default(),
+                    peer_address: node.peer_address.clone(),
+                    alive: self.is_alive(NodeId(node.node_id)),
+                    version: node.version.clone(),
+                })
+                .collect(),
+            topics: state.topics.len() as u64,
+            partitions: state.partitions().count() as u64,
+            partitions_without_leader: leaderless.count() as u64,
+            ready: not_ready.is_none(),
+            not_ready_reason: not_ready.unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn is_alive(&self, node: NodeId) -> bool {
+        node == self.node_id() || self.parts.peers.is_alive(node)
+    }
+
+    fn dead_nodes(&self) -> Option<String> {
+        let state = self.controller();
+        let dead: Vec<String> = state
+            .nodes
+            .keys()
+            .filter(|node| !self.is_alive(**node))
+            .map(ToString::to_string)
+            .collect();
+        (!dead.is_empty()).then(|| format!("no sign of life from node {}", dead.join(", ")))
+    }
+
+    /// Whether a write through this node would work now, else why not.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.is_stopping() {
+            return Err("the node is shutting down".into());
+        }
+        self.check_formed().map_err(|failure| failure.message)?;
+        let controller = self
+            .replica(CONTROLLER)
+            .ok_or("the controller's replica isn't open yet")?;
+        if controller.leader().is_none() {
+            return Err("the controller has no leader".into());
+        }
+        let state = self.controller();
+        if !state.nodes.contains_key(&self.node_id()) {
+            return Err("this node hasn't registered with the controller yet".into());
+        }
+        if state.nodes.len() < self.parts.founders {
+            let (known, all) = (state.nodes.len(), self.parts.founders);
+            return Err(format!("{known} of {all} nodes have registered"));
+        }
+        let groups = self.parts.replicas.open_groups();
+        let led = |group: &_| self.replica(*group).is_some_and(|r| r.leader().is_some());
+        if !groups.is_empty() && !groups.iter().any(led) {
+            return Err("no partition of this node has a leader".into());
+        }
+        Ok(())
+    }
+}
+
+fn describe_replica(
+    replica_id: u64,
+    node_id: u64,
+    state: &Result<ReplicaState, Failure>,
+) -> v1::ReplicaDescription {
+    let unknown = v1::ReplicaDescription {
+        replica_id,
+        node_id,
+        ..v1::ReplicaDescription::default()
+    };
+    match state {
+        Ok(state) => v1::ReplicaDescription {
+            reachable: true,
+            start_offset: state.start,
+            commit_offset: state.commit,
+            end_offset: state.end,
+            synced_offset: state.synced,
+            bytes: state.bytes,
+            segments: state.segments,
+            ..unknown
+        },
+        Err(failure) => v1::ReplicaDescription {
+            reachable: false,
+            error: failure.to_string(),
+            ..unknown
+        },
+    }
+}

@@ -134,7 +134,7 @@ impl Inner {
             if *at >= tail_first {
                 let rest = self
                     .tail
-                    .from_index(*at)
+                    .entries_from(*at)
                     .take_while(|entry| entry.pos().index < end);
                 for entry in rest {
                     if !budget.take(cost(entry)) {
@@ -222,9 +222,14 @@ impl Inner {
         Ok(())
     }
 
-    fn from_tail(&self, offset: u64, below: u64, budget: &mut Budget) -> Option<Vec<StampedBatch>> {
+    fn take_from_tail(
+        &self,
+        offset: u64,
+        below: u64,
+        budget: &mut Budget,
+    ) -> Option<Vec<StampedBatch>> {
         let mut out = Vec::new();
-        for entry in self.tail.from_offset(offset)? {
+        for entry in self.tail.batches_from(offset)? {
             let StoredEntry::Data { batch, .. } = entry else {
                 continue;
             };
@@ -301,7 +306,7 @@ impl Journal {
                 if at >= below || at >= inner.shape.next_offset {
                     break;
                 }
-                if let Some(more) = inner.from_tail(at, below, &mut budget) {
+                if let Some(more) = inner.take_from_tail(at, below, &mut budget) {
                     batches.extend(more);
                     break;
                 }

@@ -96,11 +96,11 @@ impl TailCache {
 
     /// The entry of this index.
     pub fn get(&self, index: u64) -> Option<&StoredEntry> {
-        self.from_index(index).next()
+        self.entries_from(index).next()
     }
 
     /// Entries from this index on; nothing if the index is not kept.
-    pub fn from_index(&self, index: u64) -> impl Iterator<Item = &StoredEntry> {
+    pub fn entries_from(&self, index: u64) -> impl Iterator<Item = &StoredEntry> {
         let skip = self
             .first_index()
             .and_then(|first| index.checked_sub(first));
@@ -111,7 +111,7 @@ impl TailCache {
     }
 
     /// Entries from the batch on that holds this offset, if that batch is kept.
-    pub fn from_offset(&self, offset: u64) -> Option<impl Iterator<Item = &StoredEntry>> {
+    pub fn batches_from(&self, offset: u64) -> Option<impl Iterator<Item = &StoredEntry>> {
         // Several entries may stand at one offset: the data batch is the last of them.
         let behind = self.entries.partition_point(|kept| kept.offset <= offset);
         let at = behind.checked_sub(1)?;

@@ -329,10 +329,9 @@ impl StateLog {
             inner.files.compacted_len
         };
         flight.dones.into_iter().for_each(|done| done(Ok(())));
-        if len > COMPACT_FLOOR_BYTES.max(compacted_len.saturating_mul(2)) {
-            if let Err(error) = self.compact() {
-                self.fail(&format!("rewriting the state log: {error}"), Vec::new());
-            }
+        let worth_it = len > COMPACT_FLOOR_BYTES.max(compacted_len.saturating_mul(2));
+        if worth_it && let Err(error) = self.compact() {
+            self.fail(&format!("rewriting the state log: {error}"), Vec::new());
         }
     }
 

@@ -2,7 +2,9 @@
 
 mod support;
 
+use futures_util::future::BoxFuture;
 use imprint_client::*;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{Fake, Fault, Log, refusal, refusal_naming};
@@ -113,6 +115,35 @@ async fn nobody_there_is_unreachable_and_not_sent() {
     assert!(error.attempts() > 1);
     assert_eq!(error.server(), address);
     drop(client);
+}
+
+/// Knows one name.
+#[derive(Debug)]
+struct OneName {
+    address: String,
+}
+
+impl Dial for OneName {
+    fn dial(&self, name: &str) -> BoxFuture<'static, io::Result<BoxStream>> {
+        let known = (name == "the-server:7460").then(|| self.address.clone());
+        Box::pin(async move {
+            let address = known.ok_or(io::ErrorKind::NotFound)?;
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            Ok(Box::new(stream) as BoxStream)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_network_of_ones_own_is_dialled() {
+    let ([server], _, _) = fakes::<1>().await;
+    let dial = Arc::new(OneName {
+        address: server.address.clone(),
+    });
+    let servers = ["unknown:1", "the-server:7460"];
+    let client = Client::connect_with(&servers, options(), dial).unwrap();
+    assert_eq!(send(&client, RetryUnknown::No).await.unwrap(), 0);
+    assert_eq!(server.calls(), 1);
 }
 
 #[tokio::test]

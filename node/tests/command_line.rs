@@ -171,8 +171,9 @@ fn templates_and_json_show_what_a_message_carries() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let stage = Stage::new();
-    let content = vec![b'\n'; 1 << 20];
-    stage.produce(&content, &[]);
+    // More than the command's buffer and a pipe hold.
+    let line = [[b'x'; 1023].as_slice(), b"\n"].concat();
+    stage.produce(&line.repeat(4096), &[]);
     let mut command = stage.command(READ_ALL);
     let mut child = command
         .stdout(Stdio::piped())

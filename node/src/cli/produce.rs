@@ -48,9 +48,13 @@ pub async fn run(context: &Context, args: ProduceArgs) -> Result<(), CliError> {
         pumped = pump(&producer, &args, input, &mut splitter, &mut sent) => pumped,
         () = interrupted() => Err(CliError::Interrupted),
     };
-    let flushed = producer.flush().await.map_err(CliError::from);
+    // A second Ctrl-C does not wait for the answers.
+    let flushed = tokio::select! {
+        flushed = producer.flush() => flushed.map_err(CliError::from),
+        () = interrupted() => Err(CliError::Interrupted),
+    };
     let stored = producer.acknowledged();
-    summary(format, &args.topic, stored, sent.bytes, begun.elapsed())?;
+    summary(format, &args.topic, stored, &sent, begun.elapsed())?;
     // The first batch that failed explains more than what stopped because of it.
     flushed.and(pumped)
 }
@@ -131,19 +135,30 @@ fn summary(
     format: Format,
     topic: &str,
     stored: u64,
-    bytes: u64,
+    sent: &Sent,
     took: Duration,
 ) -> Result<(), CliError> {
     let seconds = took.as_secs_f64().max(1e-6);
-    let rate = stored as f64 / seconds;
+    let rate = sent.bytes as f64 / seconds / 1e6;
+    let of = match stored == sent.messages {
+        true => String::new(),
+        false => format!(" of {}", sent.messages),
+    };
     say(&format!(
-        "{stored} messages stored in {topic}, {bytes} bytes read, {seconds:.3} s, {rate:.0} msg/s, {:.2} MB/s",
-        bytes as f64 / seconds / 1e6
+        "{stored}{of} messages stored in {topic}, {} bytes of payload, {seconds:.3} s, {:.0} msg/s, {rate:.2} MB/s",
+        sent.bytes,
+        stored as f64 / seconds,
     ));
     if format == Format::Table {
         return Ok(());
     }
-    let value = json!({ "topic": topic, "messages": stored, "bytes": bytes, "seconds": seconds });
+    let value = json!({
+        "topic": topic,
+        "messages": stored,
+        "messages_read": sent.messages,
+        "payload_bytes_read": sent.bytes,
+        "seconds": seconds,
+    });
     output::document(format, &value, String::new)
 }
 

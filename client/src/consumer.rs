@@ -24,6 +24,10 @@ use tokio::task::JoinSet;
 
 /// Smallest reply asked for, however many partitions share the buffer.
 const MIN_POLL_BYTES: u32 = 64 << 10;
+/// Polls that may wait their whole time at once.
+const WAITING_AT_ONCE: u32 = 32;
+/// Shortest wait of a poll, however many partitions there are.
+const MIN_WAIT: Duration = Duration::from_millis(50);
 /// Calls under way when the same is asked of many partitions.
 const ASK_AT_ONCE: usize = 16;
 
@@ -56,6 +60,28 @@ impl Default for ConsumerOptions {
             poll_bytes: 4 << 20,
             buffer_bytes: 64 << 20,
             max_wait: Duration::from_secs(5),
+        }
+    }
+}
+
+impl ConsumerOptions {
+    /// What each of so many partitions asks for.
+    ///
+    /// Servers bound the calls under way on a connection. Polls that wait take one each, so the more
+    /// partitions there are, the shorter each waits: otherwise those behind the bound would starve.
+    fn poll_for(&self, partitions: usize) -> PollOptions {
+        let partitions = u32::try_from(partitions).unwrap_or(u32::MAX).max(1);
+        let max_bytes = (self.buffer_bytes / partitions.saturating_add(1)).max(MIN_POLL_BYTES);
+        let max_wait = match partitions > WAITING_AT_ONCE {
+            true => (self.max_wait * WAITING_AT_ONCE / partitions).max(MIN_WAIT),
+            false => self.max_wait,
+        };
+        PollOptions {
+            max_bytes: max_bytes.min(self.poll_bytes),
+            min_bytes: 0,
+            max_wait,
+            linearizable: false,
+            at_node: self.at_node,
         }
     }
 }
@@ -221,19 +247,20 @@ impl Client {
         } else {
             options.partitions.clone()
         };
-        let held = u32::try_from(chosen.len() + 1).unwrap_or(u32::MAX);
-        let poll_bytes = (options.buffer_bytes / held)
-            .max(MIN_POLL_BYTES)
-            .min(options.poll_bytes);
+        let readers = chosen
+            .into_iter()
+            .map(|partition| match ids.get(&partition) {
+                Some(id) => Ok((partition, *id)),
+                None => Err(ConsumeError::UnknownPartition {
+                    topic: topic.to_owned(),
+                    partition,
+                }),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let poll = options.poll_for(readers.len());
         let (sender, replies) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
-        for partition in chosen {
-            let partition_id =
-                *ids.get(&partition)
-                    .ok_or_else(|| ConsumeError::UnknownPartition {
-                        topic: topic.to_owned(),
-                        partition,
-                    })?;
+        for (partition, partition_id) in readers {
             let reader = Reader {
                 client: self.clone(),
                 topic: topic.to_owned(),
@@ -241,13 +268,7 @@ impl Client {
                 partition_id,
                 position: options.from,
                 until: options.until.get(&partition).copied(),
-                poll: PollOptions {
-                    max_bytes: poll_bytes,
-                    min_bytes: 0,
-                    max_wait: options.max_wait,
-                    linearizable: false,
-                    at_node: options.at_node,
-                },
+                poll,
             };
             tasks.spawn(reader.run(sender.clone()));
         }
@@ -396,5 +417,22 @@ impl ConsumeError {
             | ConsumeError::Damaged { .. }
             | ConsumeError::Gap { .. } => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_partitions_share_the_buffer_and_the_waiting() {
+        let options = ConsumerOptions::default();
+        let one = options.poll_for(1);
+        assert_eq!((one.max_bytes, one.max_wait), (4 << 20, options.max_wait));
+        let many = options.poll_for(1000);
+        assert_eq!(many.max_bytes, (64 << 20) / 1001);
+        assert_eq!(many.max_wait, options.max_wait * 32 / 1000);
+        let most = options.poll_for(1_000_000);
+        assert_eq!((most.max_bytes, most.max_wait), (MIN_POLL_BYTES, MIN_WAIT));
     }
 }

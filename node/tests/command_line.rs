@@ -279,6 +279,38 @@ fn a_passing_refusal_is_ridden_out_and_a_missing_file_is_named() {
 }
 
 #[test]
+fn a_benchmark_states_conditions_and_counts_what_was_acknowledged() {
+    let stage = Stage::new();
+    let load = [
+        "--topic",
+        "t",
+        "--size",
+        "100",
+        "--batch",
+        "10",
+        "--in-flight",
+        "2",
+    ];
+    let times = ["--seconds", "1", "--warm-up", "0", "-o", "json"];
+    let bytes = stage.stdout(&[&["bench", "produce"][..], &load, &times].concat());
+    let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(value["conditions"]["messages_per_batch"], 10);
+    let batches = value["batches"].as_u64().unwrap();
+    assert!(batches > 0);
+    assert_eq!(value["messages"], 10 * batches);
+    assert_eq!(value["latency_us"]["count"], batches);
+
+    let stored = stage.log.lock().unwrap().next_offset;
+    assert!(stored >= 10 * batches);
+    let bytes = stage.stdout(&["bench", "consume", "t", "-o", "json"]);
+    let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(value["messages"], stored);
+    assert_eq!(value["conditions"]["read_to_end"], true);
+    let table = stage.stdout(&["bench", "consume", "t"]);
+    assert!(String::from_utf8(table).unwrap().starts_with("conditions"));
+}
+
+#[test]
 fn ctrl_c_is_130_and_what_was_read_is_written() {
     let stage = Stage::new();
     stage.produce(b"a\n", &[]);

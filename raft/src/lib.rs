@@ -1,8 +1,10 @@
 //! Journal, state log, and what Raft needs of disks, clocks and networks.
 
+pub mod consensus;
 pub mod disk;
 pub mod identity;
 pub mod journal;
 pub mod meta;
+pub mod rpc;
 pub mod seams;
 pub mod statelog;

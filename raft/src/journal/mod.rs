@@ -278,6 +278,11 @@ impl Journal {
     }
 
     /// Its directory.
+    pub fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// The directory of its segments.
     pub fn dir(&self) -> &std::path::Path {
         &self.dir
     }

@@ -280,6 +280,18 @@ impl Journal {
         }
     }
 
+    /// As [`Journal::read`], but only if nothing has to come from the disk. Never blocks.
+    pub fn read_cached(&self, from: u64, to: u64, max_bytes: u64) -> Option<Vec<StoredEntry>> {
+        let mut out = Vec::new();
+        let mut at = from;
+        let mut budget = Budget::new(max_bytes);
+        let next = self
+            .inner
+            .lock()
+            .plan_entries(&mut at, to, &mut out, &mut budget);
+        matches!(next, Ok(Next::Finished)).then_some(out)
+    }
+
     fn read_entries(&self, run: &Run, first: LogPos) -> Result<Vec<StampedBatch>, ReadError> {
         let located = self.locate_index(&run.segment, first.index)?;
         self.read_run(run, &located)

@@ -52,9 +52,17 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Index of the first entry that Raft may read.
+    /// Index of the first entry that Raft may read. A log that was never purged may begin at 0 or later.
     pub fn first_index(&self) -> u64 {
-        self.purged.map_or(0, |pos| pos.index + 1)
+        if let Some(purged) = self.purged {
+            return purged.index + 1;
+        }
+        let control = self.controls.keys().next().copied();
+        let data = self
+            .segments
+            .front()
+            .map(|segment| segment.name.first_index);
+        control.into_iter().chain(data).min().unwrap_or(0)
     }
 
     /// The index after the last entry, or 0.

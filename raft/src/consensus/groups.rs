@@ -1,0 +1,292 @@
+//! The registry of the replicas that this node holds.
+//!
+//! Invariants:
+//! * A replica is opened as a voter only where its marker says that it was created here, or where
+//!   it is being created for the first time: a wiped disk never votes under an old replica id.
+//! * At most one replica of a group lives on a node.
+//! * Dropping a group stops its Raft tasks before its files go.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use imprint_proto::ids::NodeId;
+use openraft::{Config, Raft, SnapshotPolicy};
+use parking_lot::RwLock;
+use tokio::sync::{Mutex, watch};
+
+use super::bootstrap::Bootstrap;
+use super::group::{Group, Sleep};
+use super::machine::{GroupMachine, Machine};
+use super::network::GroupNetwork;
+use super::store::{LogStore, offloaded};
+use crate::disk::Io;
+use crate::journal::{Journal, JournalConfig, OpenError};
+use crate::rpc::PeerTable;
+use crate::statelog::StateLog;
+
+/// Timing and limits that all groups of a node share.
+#[derive(Debug, Clone)]
+pub struct GroupsConfig {
+    /// A leader's heartbeat interval for groups that aren't asleep.
+    pub heartbeat_interval: Duration,
+    /// A follower campaigns after a random time between these two without its leader.
+    pub election_timeout_min: Duration,
+    pub election_timeout_max: Duration,
+    /// A leader puts a group to sleep after this long without a write.
+    pub quiesce_after: Duration,
+    /// Bytes of each group's newest batches kept in memory.
+    pub tail_cache_bytes: u64,
+}
+
+impl Default for GroupsConfig {
+    fn default() -> Self {
+        GroupsConfig {
+            heartbeat_interval: Duration::from_millis(150),
+            election_timeout_min: Duration::from_millis(600),
+            election_timeout_max: Duration::from_millis(1200),
+            quiesce_after: Duration::from_secs(5),
+            tail_cache_bytes: 4 << 20,
+        }
+    }
+}
+
+/// What it takes to open one replica.
+pub struct GroupSpec {
+    pub group_id: u64,
+    pub replica_id: u64,
+    /// The first members, used when `bootstrap` is set: replica id to node id and address.
+    pub members: BTreeMap<u64, (NodeId, String)>,
+    /// Write the first membership if the log is still empty this long after a majority of the
+    /// members have opened their replicas. Zero for the member that should lead first, a few
+    /// seconds for the others, in case it is down; they would write the same.
+    pub bootstrap_delay: Option<Duration>,
+    pub machine: Box<dyn Machine>,
+    /// A segment is closed before the batch that would take it past this. Bytes.
+    pub segment_bytes: u64,
+}
+
+/// Why a replica didn't open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenGroupError {
+    #[error("group {group}: {source}")]
+    Journal { group: u64, source: OpenError },
+    #[error(
+        "group {group}: this directory belongs to replica {found}, not to replica {expected}; \
+         a replica id is never given to another disk"
+    )]
+    ForeignReplica {
+        group: u64,
+        found: u64,
+        expected: u64,
+    },
+    #[error("group {group}: Raft did not start: {reason}")]
+    Raft { group: u64, reason: String },
+    #[error("group {group}: {source}")]
+    Io { group: u64, source: std::io::Error },
+}
+
+/// All replicas of this node.
+pub struct Groups {
+    pub(crate) node_id: NodeId,
+    pub(crate) config: GroupsConfig,
+    pub(crate) peers: Arc<PeerTable>,
+    io: Io,
+    data_dir: PathBuf,
+    state: Arc<StateLog>,
+    raft_config: Arc<Config>,
+    open: RwLock<BTreeMap<u64, Arc<Group>>>,
+    /// Serialises open and drop, which take several steps.
+    changes: Mutex<()>,
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Groups")
+            .field("node_id", &self.node_id)
+            .field("open", &self.open.read().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Groups {
+    /// A registry without replicas. [`Groups::run`] must be spawned beside it.
+    pub fn new(
+        node_id: NodeId,
+        config: GroupsConfig,
+        peers: Arc<PeerTable>,
+        io: Io,
+        data_dir: PathBuf,
+        state: Arc<StateLog>,
+    ) -> Result<Arc<Self>, String> {
+        let raft_config = raft_config(&config)
+            .validate()
+            .map_err(|e| format!("the Raft timing is contradictory: {e}"))?;
+        Ok(Arc::new(Groups {
+            node_id,
+            config,
+            peers,
+            io,
+            data_dir,
+            state,
+            raft_config: Arc::new(raft_config),
+            open: RwLock::new(BTreeMap::new()),
+            changes: Mutex::new(()),
+        }))
+    }
+
+    /// The replica of a group on this node, if it is open.
+    pub fn get(&self, group_id: u64) -> Option<Arc<Group>> {
+        self.open.read().get(&group_id).cloned()
+    }
+
+    /// All open replicas, by group id.
+    pub fn all(&self) -> Vec<Arc<Group>> {
+        self.open.read().values().cloned().collect()
+    }
+
+    /// Opens a replica; an open one is returned as it is.
+    pub async fn open_group(&self, spec: GroupSpec) -> Result<Arc<Group>, OpenGroupError> {
+        let _one_at_a_time = self.changes.lock().await;
+        if let Some(group) = self.get(spec.group_id) {
+            return Ok(group);
+        }
+        let group = self.start(spec).await?;
+        self.open.write().insert(group.id, Arc::clone(&group));
+        Ok(group)
+    }
+
+    async fn start(&self, spec: GroupSpec) -> Result<Arc<Group>, OpenGroupError> {
+        let id = spec.group_id;
+        self.check_marker(id, spec.replica_id).await?;
+        let journal = self.open_journal(id, spec.segment_bytes).await?;
+        let (commit_tx, commit) = watch::channel(0);
+        let machine = GroupMachine::new(self.io.clone(), &journal, spec.machine, commit_tx)
+            .map_err(|source| OpenGroupError::Io { group: id, source })?;
+        let network = GroupNetwork {
+            group: id,
+            peers: Arc::clone(&self.peers),
+        };
+        let store = LogStore::new(Arc::clone(&journal));
+        let config = Arc::clone(&self.raft_config);
+        let raft = Raft::new(spec.replica_id, config, network, store, machine)
+            .await
+            .map_err(|e| OpenGroupError::Raft {
+                group: id,
+                reason: e.to_string(),
+            })?;
+        let group = Arc::new(Group {
+            id,
+            replica: spec.replica_id,
+            raft,
+            journal,
+            commit,
+            sleep: Sleep::new(),
+        });
+        if let Some(delay) = spec.bootstrap_delay {
+            let bootstrap = Bootstrap {
+                group: Arc::clone(&group),
+                members: spec.members,
+                peers: Arc::clone(&self.peers),
+                own_node: self.node_id,
+            };
+            tokio::spawn(bootstrap.run(delay));
+        }
+        Ok(group)
+    }
+
+    /// A replica that was created here keeps its id; another id on the same files is refused.
+    async fn check_marker(&self, group: u64, replica: u64) -> Result<(), OpenGroupError> {
+        match self.state.replica_marker(group) {
+            Some(found) if found != replica => Err(OpenGroupError::ForeignReplica {
+                group,
+                found,
+                expected: replica,
+            }),
+            Some(_) => Ok(()),
+            None => self
+                .state
+                .set_replica_marker(group, replica)
+                .await
+                .map_err(|source| OpenGroupError::Io { group, source }),
+        }
+    }
+
+    async fn open_journal(
+        &self,
+        group: u64,
+        segment_bytes: u64,
+    ) -> Result<Arc<Journal>, OpenGroupError> {
+        let config = JournalConfig {
+            segment_bytes,
+            tail_cache_bytes: self.config.tail_cache_bytes,
+            ..JournalConfig::default()
+        };
+        let dir = self.data_dir.join("groups").join(format!("{group:020}"));
+        let io = self.io.clone();
+        let state = Arc::clone(&self.state);
+        offloaded(&self.io, move || {
+            Journal::open(io, dir, state, group, config)
+        })
+        .await
+        .map_err(|source| OpenGroupError::Io { group, source })?
+        .map_err(|source| OpenGroupError::Journal { group, source })
+    }
+
+    /// Stops a replica and deletes what it stored.
+    pub async fn drop_group(&self, group_id: u64) -> Result<(), OpenGroupError> {
+        let _one_at_a_time = self.changes.lock().await;
+        let Some(group) = self.open.write().remove(&group_id) else {
+            return Ok(());
+        };
+        // A core that panicked has stopped too.
+        let _ = group.raft.shutdown().await;
+        let journal = Arc::clone(&group.journal);
+        journal
+            .drop_group()
+            .await
+            .map_err(|source| OpenGroupError::Io {
+                group: group_id,
+                source,
+            })
+    }
+
+    /// Stops every replica; their files stay.
+    pub async fn shutdown(&self) {
+        let _one_at_a_time = self.changes.lock().await;
+        let groups = std::mem::take(&mut *self.open.write());
+        let stops = groups.values().map(|group| async {
+            let _ = group.raft.shutdown().await;
+            group.journal.close().await
+        });
+        for result in futures_util::future::join_all(stops).await {
+            if let Err(error) = result {
+                tracing::warn!(%error, "a journal did not close cleanly; the next start re-checks it");
+            }
+        }
+    }
+}
+
+fn raft_config(config: &GroupsConfig) -> Config {
+    let ms = |d: Duration| d.as_millis() as u64;
+    Config {
+        cluster_name: "imprint".into(),
+        heartbeat_interval: ms(config.heartbeat_interval),
+        election_timeout_min: ms(config.election_timeout_min),
+        election_timeout_max: ms(config.election_timeout_max),
+        snapshot_policy: SnapshotPolicy::Never,
+        // Purging follows a trim only, never a snapshot.
+        max_in_snapshot_log_to_keep: u64::MAX,
+        replication_lag_threshold: u64::MAX,
+        max_payload_entries: 1024,
+        enable_pre_vote: Some(true),
+        // A restarted leader must be elected again: resuming its term could give an acknowledged
+        // log id to another entry.
+        enable_leader_restore: Some(false),
+        allow_log_reversion: Some(false),
+        broadcast_submitted_on_append: Some(true),
+        backoff: "50ms 100ms 200ms ...1s".into(),
+        ..Config::default()
+    }
+}

@@ -1,0 +1,192 @@
+//! A few nodes in one process, each with its own directory and its own sockets.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use imprint_proto::batch::{AdmittedBatch, BatchBuilder, Message};
+use imprint_proto::ids::NodeId;
+use imprint_proto::limits::BatchLimits;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use super::super::{Group, GroupSpec, Groups, GroupsConfig, NoMachine, RaftDispatcher};
+use crate::disk::{Io, RealDisk, RealOffload};
+use crate::rpc::{
+    ConnInfo, Dispatcher, Hello, PeerTable, Refusal, Replier, RpcConfig, RpcServer, TableParts,
+    status,
+};
+use crate::seams::{Net, SystemClock, TcpNet};
+use crate::statelog::StateLog;
+
+pub(super) fn real_io() -> Io {
+    let offload = RealOffload::new(tokio::runtime::Handle::current());
+    Io::new(Arc::new(RealDisk), Arc::new(offload), Arc::new(SystemClock))
+}
+
+pub(super) fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// An admitted batch of one message.
+pub(super) fn batch(group: u64, payload: &[u8]) -> AdmittedBatch {
+    let mut builder = BatchBuilder::new(BatchLimits::default());
+    builder
+        .push(Message {
+            id: 1,
+            origin_timestamp_us: 1,
+            payload,
+            headers: &[],
+        })
+        .expect("within the limits");
+    let bytes = builder.build().expect("one message").into_bytes();
+    AdmittedBatch::admit(bytes, group, &BatchLimits::default()).expect("a builder's batch")
+}
+
+pub(super) struct TestNode {
+    pub(super) groups: Arc<Groups>,
+    pub(super) peers: Arc<PeerTable>,
+    address: String,
+    _server: RpcServer,
+}
+
+struct TestDispatcher {
+    hello: Hello,
+    raft: RaftDispatcher,
+}
+
+impl Dispatcher for TestDispatcher {
+    fn hello(&self, _theirs: &Hello) -> Result<Hello, Refusal> {
+        Ok(self.hello.clone())
+    }
+
+    fn dispatch(&self, conn: ConnInfo, method: u32, payload: Bytes, reply: Replier) {
+        if let Err((_, reply)) = self.raft.dispatch(&conn, method, payload, reply) {
+            reply.error(status::NOT_FOUND, "no such method");
+        }
+    }
+}
+
+impl TestNode {
+    async fn start(id: u64, dir: &Path, config: GroupsConfig) -> TestNode {
+        let listener = TcpNet.listen("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let hello = Hello {
+            cluster_id: Some([7; 16]),
+            node_id: NodeId(id),
+            storage_id: [id as u8; 16],
+            incarnation: 1,
+            earliest_version: 1,
+            latest_version: 1,
+            peer_address: address.clone(),
+            client_address: String::new(),
+            seeds_hash: 0,
+        };
+        let own = hello.clone();
+        let peers = PeerTable::new(TableParts {
+            net: Arc::new(TcpNet),
+            node_id: NodeId(id),
+            hello: Arc::new(move || own.clone()),
+            check: Arc::new(|_| Ok(())),
+            config: RpcConfig::default(),
+        });
+        let io = real_io();
+        let open_io = io.clone();
+        let state_dir = dir.join("state");
+        let state = tokio::task::spawn_blocking(move || StateLog::open(open_io, &state_dir))
+            .await
+            .expect("opening does not panic")
+            .expect("a state log");
+        let groups = Groups::new(
+            NodeId(id),
+            config,
+            Arc::clone(&peers),
+            io,
+            dir.to_owned(),
+            state,
+        )
+        .expect("consistent timing");
+        tokio::spawn(Arc::clone(&groups).run());
+        let dispatcher = TestDispatcher {
+            hello,
+            raft: RaftDispatcher::new(Arc::clone(&groups)),
+        };
+        let server = RpcServer::serve(listener, Arc::new(dispatcher), Arc::clone(&peers));
+        TestNode {
+            groups,
+            peers,
+            address,
+            _server: server,
+        }
+    }
+}
+
+/// Nodes 1..=n, all knowing each other.
+pub(super) struct TestCluster {
+    pub(super) nodes: BTreeMap<u64, TestNode>,
+    _dir: TempDir,
+}
+
+impl TestCluster {
+    pub(super) async fn start(n: u64, config: GroupsConfig) -> TestCluster {
+        let dir = TempDir::new().expect("a temporary directory");
+        let mut nodes = BTreeMap::new();
+        for id in 1..=n {
+            let path = dir.path().join(id.to_string());
+            nodes.insert(id, TestNode::start(id, &path, config.clone()).await);
+        }
+        for (id, node) in &nodes {
+            for (other, peer) in &nodes {
+                if id != other {
+                    node.peers.add(NodeId(*other), peer.address.clone());
+                }
+            }
+        }
+        TestCluster { nodes, _dir: dir }
+    }
+
+    fn spec(&self, group_id: u64, node: u64) -> GroupSpec {
+        GroupSpec {
+            group_id,
+            replica_id: 100 + node,
+            members: self
+                .nodes
+                .iter()
+                .map(|(id, n)| (100 + id, (NodeId(*id), n.address.clone())))
+                .collect(),
+            bootstrap_delay: Some(Duration::from_secs(if node == 1 { 0 } else { 3 })),
+            machine: Box::new(NoMachine),
+            segment_bytes: 1 << 20,
+        }
+    }
+
+    /// Opens a group's replica on every node and waits for its leader.
+    pub(super) async fn open_group(&self, group_id: u64) -> BTreeMap<u64, Arc<Group>> {
+        let mut replicas = BTreeMap::new();
+        for (id, node) in &self.nodes {
+            let spec = self.spec(group_id, *id);
+            let group = node.groups.open_group(spec).await.expect("a fresh replica");
+            replicas.insert(*id, group);
+        }
+        for group in replicas.values() {
+            group.wait_leader(deadline()).await.expect("a leader");
+        }
+        replicas
+    }
+
+    /// Another replica id on node 1's files.
+    pub(super) fn foreign_spec(&self, group_id: u64) -> GroupSpec {
+        GroupSpec {
+            replica_id: 999,
+            ..self.spec(group_id, 1)
+        }
+    }
+}
+
+/// The replica that leads.
+pub(super) fn leader(replicas: &BTreeMap<u64, Arc<Group>>) -> Arc<Group> {
+    let leading = replicas.values().find(|group| group.is_leader());
+    Arc::clone(leading.expect("one replica leads"))
+}

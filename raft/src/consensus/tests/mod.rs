@@ -1,0 +1,5 @@
+//! Groups of real replicas: real files, real sockets on the loopback, real openraft.
+
+mod cluster;
+mod conformance;
+mod replication;

@@ -222,11 +222,14 @@ impl Group {
     /// Waits until some replica leads, as this one knows, and gives its node.
     pub async fn wait_leader(&self, deadline: Instant) -> Option<NodeId> {
         let mut metrics = self.raft.metrics();
-        while metrics.borrow_watched().current_leader.is_none() {
+        loop {
+            // A vote names the leader before the membership says where it lives.
+            if let Some(node) = self.leader() {
+                return Some(node);
+            }
             let changed = tokio::time::timeout_at(deadline, metrics.changed());
             changed.await.ok()?.ok()?;
         }
-        self.leader()
     }
 
     /// Appends a batch and waits until it is committed.

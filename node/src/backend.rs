@@ -80,7 +80,8 @@ pub enum ReadError {
 /// Whole batches, as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadBatches {
-    pub batches: Vec<Bytes>,
+    /// Their bytes, back to back; a piece may be a part of a batch.
+    pub pieces: Vec<Bytes>,
     /// Where the next read goes on.
     pub next_offset: u64,
     /// (epoch, first returned offset in it).
@@ -92,6 +93,7 @@ pub struct ReadBatches {
 pub struct SegmentDigest {
     pub base_offset: u64,
     pub end_offset: u64,
+    /// 0 where only a part of it was hashed.
     pub bytes: u64,
     pub digest: u64,
     pub sealed: bool,
@@ -101,6 +103,7 @@ pub struct SegmentDigest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogDigest {
     pub start_offset: u64,
+    /// Of the segments that were hashed as a whole.
     pub bytes: u64,
     pub digest: u64,
     pub segments: Vec<SegmentDigest>,

@@ -31,7 +31,7 @@ use bytes::Bytes;
 use imprint_proto::envelope;
 use imprint_proto::ids::NodeId;
 use imprint_raft::disk::{Io, read_file, replace_file};
-use imprint_raft::identity::{Identity, IdentityFile};
+use imprint_raft::identity::{self, Identity};
 use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, methods};
 use imprint_raft::seams::Entropy;
 use parking_lot::Mutex;
@@ -91,7 +91,9 @@ pub enum FormationError {
         known: String,
         own: String,
     },
-    #[error("cluster {cluster} was formed without node {node}: it is not one of the seeds' first members")]
+    #[error(
+        "cluster {cluster} was formed without node {node}: it is not one of the seeds' first members"
+    )]
     NotAMember { node: u64, cluster: String },
     #[error("the data directory belongs to cluster {own}, the seed {seed} to cluster {found}")]
     OtherCluster {
@@ -100,15 +102,20 @@ pub enum FormationError {
         found: String,
     },
     #[error("{path}: {source}; restore the file from a backup, or remove the node and add it anew")]
-    Damaged { path: String, source: std::io::Error },
+    Damaged {
+        path: String,
+        source: std::io::Error,
+    },
     #[error("can't write {path}: {source}")]
-    Write { path: String, source: std::io::Error },
+    Write {
+        path: String,
+        source: std::io::Error,
+    },
 }
 
 /// What formation needs of the node.
 pub struct FormationParts {
     pub identity: Identity,
-    pub identity_file: IdentityFile,
     pub seeds: Vec<String>,
     /// This node's advertised internal RPC address.
     pub address: String,
@@ -149,7 +156,10 @@ impl Formation {
 
     /// The cluster's id, once there is one.
     pub fn cluster_id(&self) -> Option<[u8; 16]> {
-        self.record.borrow().as_ref().map(|record| record.cluster_id)
+        self.record
+            .borrow()
+            .as_ref()
+            .map(|record| record.cluster_id)
     }
 
     /// What formation waits for, as a sentence; empty when it's done.
@@ -160,8 +170,8 @@ impl Formation {
     /// Answers a seed that asks who this node is (method FORM).
     pub fn who_is(&self) -> Bytes {
         envelope::encode(&WhoIsReply {
-            node_id: self.parts.identity.node_id,
-            storage_id: self.parts.identity.storage_id,
+            node_id: self.parts.identity.node_id.0,
+            storage_id: self.parts.identity.storage_id.0,
             address: self.parts.address.clone(),
             seeds: self.parts.seeds.clone(),
             record: self.record(),
@@ -201,7 +211,7 @@ impl Formation {
                     .members
                     .iter()
                     .map(|m| NodeId(m.node_id))
-                    .any(|node| node.0 != self.parts.identity.node_id && lost(node))
+                    .any(|node| node.0 != self.parts.identity.node_id.0 && lost(node))
             });
             if any_lost {
                 self.ask_seeds().await;
@@ -252,7 +262,7 @@ impl Formation {
 
     /// A stranger on a seed's address is not taken for the member that lived there.
     fn learn(&self, seed: &str, reply: &WhoIsReply) {
-        let own = self.parts.identity.node_id;
+        let own = self.parts.identity.node_id.0;
         let known = self.record();
         let stranger = known.is_some_and(|record| {
             record
@@ -267,7 +277,7 @@ impl Formation {
 
     fn add_members(&self, record: &FormationRecord) {
         for member in &record.members {
-            if member.node_id != self.parts.identity.node_id {
+            if member.node_id != self.parts.identity.node_id.0 {
                 let node = NodeId(member.node_id);
                 if self.parts.peers.get(node).is_none() {
                     self.parts.peers.add(node, member.address.clone());
@@ -282,17 +292,20 @@ impl Formation {
         let disk = Arc::clone(&self.parts.io.disk);
         let bytes = envelope::encode_checked(&record);
         let mut identity = self.parts.identity.clone();
-        identity.cluster_id = Some(record.cluster_id);
-        let identity_file = self.parts.identity_file.clone();
+        let (dir, cluster) = (self.parts.data_dir.clone(), record.cluster_id);
         let write = move || {
             replace_file(&*disk, &path, &[&bytes])?;
-            identity_file.save(&identity)
+            identity::join_cluster(&*disk, &dir, &mut identity, cluster)
+                .map_err(std::io::Error::other)
         };
         let failed = |source| FormationError::Write {
             path: shown.clone(),
             source,
         };
-        self.parts.io.run(write).await.map_err(failed)?.map_err(failed)?;
+        crate::node::offloaded(&self.parts.io, write)
+            .await
+            .map_err(failed)?
+            .map_err(failed)?;
         tracing::info!(cluster = %hex(&record.cluster_id), members = record.members.len(), "the cluster is formed");
         self.record.send_replace(Some(record));
         Ok(())
@@ -330,7 +343,7 @@ impl Formation {
                 ));
             }
         }
-        let own = self.parts.identity.node_id;
+        let own = self.parts.identity.node_id.0;
         match by_node.keys().next() {
             Some(lowest) if *lowest == own => Step::Write(self.found(&by_node)),
             _ => Step::Wait("the node with the lowest id founds the cluster".into()),
@@ -340,16 +353,16 @@ impl Formation {
     fn decide_adoption(&self, record: FormationRecord) -> Step {
         let own = &self.parts.identity;
         let cluster = hex(&record.cluster_id);
-        match record.members.iter().find(|m| m.node_id == own.node_id) {
-            Some(member) if member.storage_id == own.storage_id => Step::Write(record),
+        match record.members.iter().find(|m| m.node_id == own.node_id.0) {
+            Some(member) if member.storage_id == own.storage_id.0 => Step::Write(record),
             Some(member) => Step::Refuse(FormationError::ForeignStorage {
-                node: own.node_id,
+                node: own.node_id.0,
                 cluster,
                 known: hex(&member.storage_id),
-                own: hex(&own.storage_id),
+                own: hex(&own.storage_id.0),
             }),
             None => Step::Refuse(FormationError::NotAMember {
-                node: own.node_id,
+                node: own.node_id.0,
                 cluster,
             }),
         }

@@ -1,10 +1,162 @@
 //! `imprint serve`: one node as a process of its own.
+//!
+//! | exit | meaning |
+//! |---:|---|
+//! | 0 | asked to stop, stopped in good order |
+//! | 1 | anything not below, such as a port that is taken |
+//! | 2 | the configuration can't be used |
+//! | 10 | the data directory can't be used: damaged, in use, or another node's |
+//! | 11 | a write or sync failed while running; what was acknowledged is safe on a majority |
+//! | 12 | the cluster refuses this node |
+//! | 130 | stopped at once by a second signal |
 
 pub use crate::config::ServeArgs;
-use std::process::ExitCode;
+use crate::{
+    config::{self, NodeConfig},
+    logging,
+    node::{Node, NodeError, RunningNode, Seams},
+};
+use imprint_raft::{
+    disk::{Io, RealDisk, RealOffload},
+    seams::{SystemClock, SystemEntropy, TcpNet},
+};
+use std::{collections::BTreeMap, io, process::ExitCode, sync::Arc};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+const EXIT_FAILED: u8 = 1;
+const EXIT_CONFIG: u8 = 2;
+const EXIT_DATA_DIR: u8 = 10;
+const EXIT_DISK: i32 = 11;
+const EXIT_REFUSED: u8 = 12;
+const EXIT_INTERRUPTED: i32 = 130;
 
 /// Runs a node until it is asked to stop. Blocking; builds its own runtime, so it must be called
 /// outside of one.
-pub fn run(_args: ServeArgs) -> ExitCode {
-    ExitCode::FAILURE
+pub fn run(args: ServeArgs) -> ExitCode {
+    let env: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let (config, written) = match config::load(&args, &env) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
+    if args.print_config {
+        print!("{}", config::print(&config, &written));
+        return ExitCode::SUCCESS;
+    }
+    logging::start(&config.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(serve(config)),
+        Err(error) => {
+            tracing::error!(%error, "the runtime can't be started");
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+/// The real world; a failed write or sync ends the process, since nothing more can be promised.
+fn seams() -> Seams {
+    let offload = RealOffload::new(tokio::runtime::Handle::current());
+    let io = Io::new(Arc::new(RealDisk), Arc::new(offload), Arc::new(SystemClock));
+    Seams {
+        io: io.with_fatal_hook(Arc::new(|_| std::process::exit(EXIT_DISK))),
+        net: Arc::new(TcpNet),
+        entropy: Arc::new(SystemEntropy),
+    }
+}
+
+async fn serve(config: NodeConfig) -> ExitCode {
+    let mut stop = match StopSignals::listen() {
+        Ok(stop) => stop,
+        Err(error) => {
+            tracing::error!(%error, "signals can't be listened to");
+            return ExitCode::from(EXIT_FAILED);
+        }
+    };
+    tracing::info!(
+        node = config.node_id.0,
+        version = crate::node::VERSION,
+        data_dir = %config.data_dir.display(),
+        "starting"
+    );
+    let node = match Node::start(config, seams()).await {
+        Ok(node) => node,
+        Err(error) => return failed(&error),
+    };
+    announce(&node);
+    tokio::select! {
+        () = stop.asked() => {}
+        error = node.failed() => {
+            node.shutdown().await;
+            return failed(&error);
+        }
+    }
+    tokio::spawn(async move {
+        stop.asked().await;
+        std::process::exit(EXIT_INTERRUPTED);
+    });
+    node.shutdown().await;
+    ExitCode::SUCCESS
+}
+
+fn announce(node: &RunningNode) {
+    let addresses = node.addresses();
+    for (listener, address) in &addresses.clients {
+        tracing::info!(%listener, %address, "clients");
+    }
+    let (peer, http) = (&addresses.peer, &addresses.http);
+    tracing::info!(%peer, %http, "nodes and pages");
+}
+
+fn failed(error: &NodeError) -> ExitCode {
+    tracing::error!(error = %with_sources(error), "the node ends");
+    ExitCode::from(match error {
+        NodeError::Storage(_) => EXIT_DATA_DIR,
+        NodeError::Formation(_) | NodeError::Refused(_) => EXIT_REFUSED,
+        NodeError::Listen { .. } | NodeError::Replication(_) => EXIT_FAILED,
+    })
+}
+
+/// An error with what caused it, each once.
+pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// SIGTERM and SIGINT.
+pub(crate) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Completes with the next signal.
+    pub(crate) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

@@ -221,7 +221,7 @@ impl Replica for FakeReplica {
             if wanted && (bytes == 0 || bytes + batch.len() <= max_bytes) {
                 bytes += batch.len();
                 read.next_offset = batch.next_offset();
-                read.batches.push(batch.to_contiguous());
+                read.pieces.push(batch.to_contiguous());
             }
         }
         read.epochs = vec![(state.epoch, offset)];

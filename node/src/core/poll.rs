@@ -128,7 +128,7 @@ impl Core {
         let read = self
             .read_when_there(replica.as_ref(), offset, &want)
             .await?;
-        let batches = concat(&read.batches);
+        let batches = concat(&read.pieces);
         permit.shrink_to(batches.len() as u64);
         self.metrics().polled(batches.len() as u64);
         let log = replica.offsets();
@@ -248,7 +248,7 @@ impl Core {
                     .await
                     .map_err(read_failure)?;
             }
-            let bytes: u64 = read.batches.iter().map(|batch| batch.len() as u64).sum();
+            let bytes: u64 = read.pieces.iter().map(|piece| piece.len() as u64).sum();
             let full = read.next_offset < below;
             if bytes > 0 && (bytes >= want.min_bytes || full) {
                 return Ok(read);
@@ -297,21 +297,21 @@ struct Wanted {
 
 fn nothing(offset: u64) -> ReadBatches {
     ReadBatches {
-        batches: Vec::new(),
+        pieces: Vec::new(),
         next_offset: offset,
         epochs: Vec::new(),
     }
 }
 
-/// One batch is passed on without a copy.
-fn concat(batches: &[Bytes]) -> Bytes {
-    match batches {
+/// One piece is passed on without a copy.
+fn concat(pieces: &[Bytes]) -> Bytes {
+    match pieces {
         [] => Bytes::new(),
         [one] => one.clone(),
         many => {
             let mut all = BytesMut::with_capacity(many.iter().map(Bytes::len).sum());
-            for batch in many {
-                all.extend_from_slice(batch);
+            for piece in many {
+                all.extend_from_slice(piece);
             }
             all.freeze()
         }

@@ -148,8 +148,7 @@ fn compare(replicas: &[v1::ReplicaDigest]) -> String {
         return "the partition has no replicas".into();
     };
     let other = rest.iter().find(|replica| {
-        (replica.start_offset, replica.bytes, &replica.digest)
-            != (first.start_offset, first.bytes, &first.digest)
+        (replica.start_offset, &replica.digest) != (first.start_offset, &first.digest)
     });
     match other {
         None => String::new(),
@@ -158,8 +157,8 @@ fn compare(replicas: &[v1::ReplicaDigest]) -> String {
             first.node_id, first.start_offset, other.node_id, other.start_offset
         ),
         Some(other) => format!(
-            "node {} has {} bytes with digest {}, node {} has {} with {}",
-            first.node_id, first.bytes, first.digest, other.node_id, other.bytes, other.digest
+            "node {} has digest {}, node {} has {}",
+            first.node_id, first.digest, other.node_id, other.digest
         ),
     }
 }

@@ -10,8 +10,9 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 
 use super::services::{Admin, Log};
 
-/// How often readiness is looked at.
+/// How often readiness is looked at; more often while somebody may wait for it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY_UNREADY: Duration = Duration::from_millis(10);
 
 /// Keeps the reporter up to date until the node stops; ends with everything "not serving".
 pub(super) async fn follow(core: Arc<Core>, reporter: HealthReporter) {
@@ -41,6 +42,10 @@ pub(super) async fn follow(core: Arc<Core>, reporter: HealthReporter) {
         if stopping {
             return;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(match told {
+            Some(true) => LOOK_EVERY,
+            _ => LOOK_EVERY_UNREADY,
+        })
+        .await;
     }
 }

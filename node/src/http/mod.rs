@@ -12,7 +12,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use std::sync::Arc;
+use imprint_raft::seams::{BoxStream, Listener};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+/// After a failed accept the next one waits this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The pages of one node.
 pub fn pages(core: Arc<Core>) -> Router {
@@ -23,6 +27,42 @@ pub fn pages(core: Arc<Core>) -> Router {
         .route("/", get(index))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page\n") })
         .with_state(core)
+}
+
+/// Serves the pages until `stop` completes and the requests in flight have ended.
+pub async fn serve(
+    core: Arc<Core>,
+    listener: Box<dyn Listener>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
+    let served = axum::serve(Pages(listener), pages(core)).with_graceful_shutdown(stop);
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the HTTP server ended");
+    }
+}
+
+/// A listener of the network seam, as axum takes it.
+struct Pages(Box<dyn Listener>);
+
+impl axum::serve::Listener for Pages {
+    type Io = BoxStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (BoxStream, SocketAddr) {
+        loop {
+            match self.0.accept().await {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "an HTTP connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
 }
 
 async fn index(State(core): State<Arc<Core>>) -> String {

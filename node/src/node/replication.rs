@@ -1,0 +1,408 @@
+//! [`crate::backend`] over the Raft groups, the peer table and formation.
+//!
+//! The only place where this crate touches a group or a journal. Everything that reads a disk runs
+//! where the I/O seam says, never on the runtime's own threads.
+
+use super::storage::offloaded;
+use crate::{
+    backend::*,
+    formation::{Formation, FormationRecord},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use imprint_proto::{
+    batch::AdmittedBatch,
+    ids::{GroupId, NodeId, ReplicaId},
+};
+use imprint_raft::{
+    consensus::{self, Group, GroupSpec, Groups, NoMachine},
+    disk::Io,
+    journal::{self, Journal, SegmentInfo},
+    rpc::{CallOptions, Class, PeerTable, RpcError, RpcStats, methods, stats::PeerStats},
+    statelog::StateLog,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+
+/// A group's replica on this node.
+struct RaftReplica {
+    group: Arc<Group>,
+    io: Io,
+}
+
+impl RaftReplica {
+    fn journal(&self) -> &Arc<Journal> {
+        self.group.journal()
+    }
+
+    /// Runs something that may read the disk.
+    async fn off_runtime<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Journal) -> Result<T, journal::ReadError> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let journal = Arc::clone(self.journal());
+        offloaded(&self.io, move || read(&journal))
+            .await
+            .map_err(|error| ReadError::Io(error.to_string()))?
+            .map_err(read_error)
+    }
+}
+
+fn read_error(error: journal::ReadError) -> ReadError {
+    let message = error.to_string();
+    match error {
+        journal::ReadError::BelowStart { offset, start, .. } => {
+            ReadError::BelowStart { offset, start }
+        }
+        journal::ReadError::Corrupt { .. } => ReadError::Corrupt(message),
+        _ => ReadError::Io(message),
+    }
+}
+
+#[async_trait]
+impl Replica for RaftReplica {
+    fn replica_id(&self) -> ReplicaId {
+        ReplicaId(self.group.replica_id())
+    }
+
+    fn leader(&self) -> Option<NodeId> {
+        self.group.leader()
+    }
+
+    fn is_leader(&self) -> bool {
+        self.group.is_leader()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.group.epoch()
+    }
+
+    fn offsets(&self) -> LogOffsets {
+        // The commit point first: the others only rise meanwhile, so it can't be above the end.
+        let commit = self.group.commit_offset();
+        let journal = self.journal();
+        LogOffsets {
+            start: journal.start_offset(),
+            commit,
+            end: journal.next_offset(),
+            synced: journal.synced_offset(),
+        }
+    }
+
+    fn size(&self) -> (u64, u32) {
+        let journal = self.journal();
+        let segments = u32::try_from(journal.segments().len()).unwrap_or(u32::MAX);
+        (journal.total_bytes(), segments)
+    }
+
+    fn watch_commit(&self) -> watch::Receiver<u64> {
+        self.group.watch_commit()
+    }
+
+    async fn wait_leader(&self, deadline: Instant) -> Option<NodeId> {
+        self.group.wait_leader(deadline).await
+    }
+
+    async fn propose(
+        &self,
+        batch: AdmittedBatch,
+        expected_offset: Option<u64>,
+        deadline: Instant,
+    ) -> Result<Proposed, ProposeError> {
+        use consensus::ProposeError as Raft;
+        let result = self.group.propose(batch, expected_offset, deadline).await;
+        let proposed = result.map_err(|error| {
+            let detail = error.to_string();
+            match error {
+                Raft::NotLeader { leader } => ProposeError::NotLeader { leader },
+                Raft::OffsetMismatch { expected, next } => {
+                    ProposeError::OffsetMismatch { expected, next }
+                }
+                Raft::Refused(reason) => ProposeError::Refused(reason),
+                // A replica that stops may have appended what it was just given.
+                Raft::Unknown(_) | Raft::Stopped(_) => ProposeError::Unknown {
+                    detail,
+                    deadline: Instant::now() >= deadline,
+                },
+            }
+        })?;
+        Ok(Proposed {
+            base_offset: proposed.base_offset,
+            last_offset: proposed.last_offset,
+            timestamp_us: proposed.timestamp_us,
+            epoch: proposed.epoch,
+            reply: proposed.reply,
+        })
+    }
+
+    async fn linearize(&self, deadline: Instant) -> Result<(), LinearizeError> {
+        use consensus::LinearizeError as Raft;
+        self.group.linearize(deadline).await.map_err(|error| {
+            let detail = error.to_string();
+            match error {
+                Raft::NotLeader { leader } => LinearizeError::NotLeader { leader },
+                Raft::Timeout | Raft::Failed(_) => LinearizeError::NotConfirmed(detail),
+            }
+        })
+    }
+
+    async fn read(
+        &self,
+        offset: u64,
+        below: u64,
+        max_bytes: u64,
+    ) -> Result<ReadBatches, ReadError> {
+        let read = self
+            .off_runtime(move |journal| journal.read_stamped(offset, below, max_bytes))
+            .await?;
+        let mut pieces = Vec::with_capacity(read.batches.len() * 2);
+        for batch in &read.batches {
+            let (header, blob) = batch.parts();
+            pieces.extend([header.clone(), blob.clone()]);
+        }
+        Ok(ReadBatches {
+            pieces,
+            next_offset: read.next_offset,
+            epochs: read.epochs,
+        })
+    }
+
+    async fn offset_for_time(&self, timestamp_us: u64) -> Result<u64, ReadError> {
+        self.off_runtime(move |journal| journal.offset_for_time(timestamp_us))
+            .await
+    }
+
+    async fn digest(&self, upto: u64) -> Result<LogDigest, ReadError> {
+        let digest = self
+            .off_runtime(move |journal| journal.digest(upto))
+            .await?;
+        let infos = self.journal().segments();
+        let segments: Vec<SegmentDigest> = digest
+            .segments
+            .iter()
+            .map(|segment| {
+                let whole = |info: &&SegmentInfo| {
+                    info.base_offset == segment.base_offset && info.end_offset == segment.end_offset
+                };
+                let info = infos.iter().find(whole);
+                SegmentDigest {
+                    base_offset: segment.base_offset,
+                    end_offset: segment.end_offset,
+                    bytes: info.map_or(0, |info| info.bytes),
+                    digest: segment.xxh3,
+                    sealed: info.is_some_and(|info| info.sealed),
+                }
+            })
+            .collect();
+        Ok(LogDigest {
+            start_offset: digest.base_offset,
+            bytes: segments.iter().map(|segment| segment.bytes).sum(),
+            digest: digest.xxh3,
+            segments,
+        })
+    }
+
+    async fn step_down(&self) -> bool {
+        if !self.is_leader() {
+            return false;
+        }
+        let own = self.group.replica_id();
+        let members = self.group.members();
+        let other = members.iter().find(|(id, _, voter)| *id != own && *voter);
+        match other {
+            Some((_, node, _)) => self.group.transfer_leader(*node).await,
+            None => false,
+        }
+    }
+}
+
+/// How long a member that shouldn't lead first waits before it founds the group in the other's place.
+const STAND_IN_AFTER: Duration = Duration::from_secs(2);
+
+/// When a member founds a group that has nothing yet.
+pub(super) fn bootstrap_delay(preferred: bool) -> Duration {
+    if preferred {
+        Duration::ZERO
+    } else {
+        STAND_IN_AFTER
+    }
+}
+
+/// The groups of this node.
+pub(super) struct RaftReplicas {
+    pub groups: Arc<Groups>,
+    pub state: Arc<StateLog>,
+    pub io: Io,
+}
+
+#[async_trait]
+impl Replicas for RaftReplicas {
+    fn get(&self, group: GroupId) -> Option<Arc<dyn Replica>> {
+        let group = self.groups.get(group.0)?;
+        let io = self.io.clone();
+        Some(Arc::new(RaftReplica { group, io }))
+    }
+
+    fn open_groups(&self) -> Vec<GroupId> {
+        let all = self.groups.all();
+        let ids = all.iter().map(|group| GroupId(group.id()));
+        ids.filter(|id| id.0 != 0).collect()
+    }
+
+    fn stored_groups(&self) -> Vec<GroupId> {
+        let ids = self.state.groups().into_iter().map(GroupId);
+        ids.filter(|id| id.0 != 0).collect()
+    }
+
+    async fn open(&self, replica: OpenReplica) -> Result<(), ReplicaError> {
+        let members = replica.members.into_iter();
+        let spec = GroupSpec {
+            group_id: replica.group.0,
+            replica_id: replica.replica.0,
+            members: members.map(|(id, node)| (id.0, node)).collect(),
+            bootstrap_delay: Some(bootstrap_delay(replica.preferred)),
+            machine: Box::new(NoMachine),
+            segment_bytes: replica.segment_bytes,
+        };
+        match self.groups.open_group(spec).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(ReplicaError(error.to_string())),
+        }
+    }
+
+    async fn remove(&self, group: GroupId) -> Result<(), ReplicaError> {
+        let dropped = self.groups.drop_group(group.0).await;
+        dropped.map_err(|error| ReplicaError(error.to_string()))
+    }
+}
+
+/// The way to the other nodes.
+pub(super) struct RaftPeers(pub Arc<PeerTable>);
+
+#[async_trait]
+impl Peers for RaftPeers {
+    async fn forward(
+        &self,
+        node: NodeId,
+        request: Vec<Bytes>,
+        timeout: Duration,
+    ) -> Result<Bytes, PeerError> {
+        let Some(peer) = self.0.get(node) else {
+            let detail = "its address isn't known".to_string();
+            return Err(PeerError::NotSent { node, detail });
+        };
+        let options = CallOptions {
+            timeout,
+            class: Class::Bulk,
+            compress: false,
+        };
+        let answer = peer.call(methods::FORWARD, request.into(), options).await;
+        answer.map_err(|error: RpcError| {
+            let detail = error.to_string();
+            if error.outcome_unknown() {
+                PeerError::NoAnswer { node, detail }
+            } else {
+                PeerError::NotSent { node, detail }
+            }
+        })
+    }
+
+    fn is_alive(&self, node: NodeId) -> bool {
+        self.0.is_alive(node)
+    }
+}
+
+/// What formation knows.
+pub(super) struct Formed(pub Arc<Formation>);
+
+impl ClusterView for Formed {
+    fn cluster_id(&self) -> Option<[u8; 16]> {
+        self.0.cluster_id()
+    }
+
+    fn controller_nodes(&self) -> Vec<NodeId> {
+        let record: Option<FormationRecord> = self.0.record();
+        let members = record.map(|record| record.members).unwrap_or_default();
+        members
+            .iter()
+            .map(|member| NodeId(member.node_id))
+            .collect()
+    }
+
+    fn waiting_for(&self) -> String {
+        self.0.waiting_for()
+    }
+}
+
+impl consensus::Machine for crate::controller::ControllerMachine {
+    fn apply(&mut self, batch: &imprint_proto::batch::StampedBatch) -> Bytes {
+        self.apply_batch(batch)
+    }
+
+    fn snapshot(&self) -> Bytes {
+        self.encode_state()
+    }
+
+    fn restore(&mut self, snapshot: Bytes) -> Result<(), String> {
+        self.restore_state(snapshot)
+    }
+}
+
+/// The transport's counters, for the metrics page.
+pub(super) fn counts(stats: &RpcStats) -> Vec<(&'static str, &'static str, u64)> {
+    let server = &stats.server;
+    let peers = stats.peers();
+    let sum = |read: fn(&PeerStats) -> u64| peers.iter().map(|(_, peer)| read(peer)).sum();
+    vec![
+        (
+            "rpc_requests",
+            "Requests of other nodes",
+            server.requests.get(),
+        ),
+        (
+            "rpc_error_replies",
+            "Those answered with an error",
+            server.error_replies.get(),
+        ),
+        (
+            "rpc_bytes_received",
+            "Payload bytes of those requests",
+            server.bytes_received.get(),
+        ),
+        (
+            "rpc_bytes_sent",
+            "Payload bytes of the answers",
+            server.bytes_sent.get(),
+        ),
+        (
+            "rpc_strangers",
+            "Connections whose hello was refused",
+            server.strangers.get(),
+        ),
+        (
+            "rpc_bad_frames",
+            "Connections closed because of bytes that can't be trusted",
+            server.bad_frames.get(),
+        ),
+        (
+            "rpc_connects",
+            "Connections made to other nodes",
+            sum(|peer| peer.connects.get()),
+        ),
+        (
+            "rpc_disconnects",
+            "Connections to other nodes that ended",
+            sum(|peer| peer.disconnects.get()),
+        ),
+        (
+            "rpc_overloaded",
+            "Calls to other nodes refused for want of room",
+            sum(|peer| peer.overloaded.get()),
+        ),
+        (
+            "rpc_peer_deaths",
+            "Times another node was declared dead",
+            sum(|peer| peer.deaths.get()),
+        ),
+    ]
+}

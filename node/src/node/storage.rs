@@ -1,0 +1,112 @@
+//! The data directory: locked, identified, and with its state log open.
+//!
+//! A directory that has anything of a node but no identity is refused: whoever lost that file may
+//! have lost others, and a node that votes under an old id with a new disk can undo what was
+//! acknowledged. A new directory gets its state log before its identity, so that one with an
+//! identity always has both.
+
+use super::Seams;
+use crate::config::{HostPort, NodeConfig};
+use imprint_proto::ids::NodeId;
+use imprint_raft::{
+    disk::{DirLock, Io},
+    identity::{self, Identity, IdentityError},
+    seams::Entropy,
+    statelog::{Presence, StateLog, StateLogError},
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Why the data directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(
+        "{}: there is data but no identity file; restore it, or give this node an empty directory \
+         and a new node id",
+        path.display()
+    )]
+    IdentityLost { path: PathBuf },
+    #[error(transparent)]
+    StateLog(#[from] StateLogError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// An open data directory.
+pub(super) struct Storage {
+    pub identity: Identity,
+    pub state: Arc<StateLog>,
+    /// Held as long as the node lives.
+    _lock: Box<dyn DirLock>,
+}
+
+/// Runs blocking work where the seam says.
+pub(crate) async fn offloaded<T: Send + 'static>(
+    io: &Io,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // The receiver is only gone when its task was cancelled.
+    io.offload.run(Box::new(move || drop(tell.send(work()))));
+    told.await
+        .map_err(|_| io::Error::other("the blocking work did not finish"))
+}
+
+impl Storage {
+    pub async fn open(config: &NodeConfig, seams: &Seams) -> Result<Self, StorageError> {
+        let (io, entropy) = (seams.io.clone(), Arc::clone(&seams.entropy));
+        let (dir, node) = (config.data_dir.clone(), config.node_id);
+        let path = dir.clone();
+        offloaded(&seams.io, move || open(&io, entropy.as_ref(), &dir, node))
+            .await
+            .map_err(|source| StorageError::Io { path, source })?
+    }
+
+    /// Writes down what only lazily becomes durable.
+    pub async fn close(self) {
+        self.state.flush_lazy();
+    }
+}
+
+fn open(io: &Io, entropy: &dyn Entropy, dir: &Path, node: NodeId) -> Result<Storage, StorageError> {
+    let disk = io.disk.as_ref();
+    let lock = identity::lock(disk, dir)?;
+    let known = identity::load(disk, dir)?;
+    let has_data = disk
+        .exists(&dir.join("groups"))
+        .map_err(|source| StorageError::Io {
+            path: dir.to_owned(),
+            source,
+        })?;
+    if known.is_none() && has_data {
+        return Err(StorageError::IdentityLost {
+            path: dir.to_owned(),
+        });
+    }
+    let presence = match known {
+        Some(_) => Presence::MustExist,
+        None => Presence::MayBeNew,
+    };
+    let state = StateLog::open_with(io.clone(), &dir.join("state"), presence)?;
+    let identity = identity::begin_run(disk, dir, node, entropy)?;
+    Ok(Storage {
+        identity,
+        state,
+        _lock: lock,
+    })
+}
+
+/// The same number for the same list of seeds, on every build (FNV-1a).
+pub(super) fn hash_of_seeds(seeds: &[HostPort]) -> u64 {
+    seeds
+        .iter()
+        .flat_map(|seed| format!("{seed}\n").into_bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+}

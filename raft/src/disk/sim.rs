@@ -94,6 +94,7 @@ struct State {
     power_off_at: Option<u64>,
     syncs: BTreeMap<PathBuf, u64>,
     fault: Option<FaultHook>,
+    lies: bool,
 }
 
 #[derive(Default)]
@@ -302,6 +303,21 @@ impl SimDisk {
         self.state.lock().syncs.get(path).copied().unwrap_or(0)
     }
 
+    /// A disk that lies: syncs succeed and make nothing durable. For positive controls.
+    pub fn ignore_syncs(&self, lies: bool) {
+        self.state.lock().lies = lies;
+    }
+
+    /// The contents that a power cut now would leave, if every unsynced change were lost.
+    pub fn durable_contents(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut state = self.state.lock();
+        let id = *state
+            .durable_names
+            .get(path)
+            .ok_or_else(|| not_found(path))?;
+        Ok(state.node(id)?.durable.clone())
+    }
+
     /// Flips all bits of one byte, on the medium and in the cache.
     pub fn rot(&self, path: &Path, pos: u64) -> io::Result<()> {
         self.rewrite(path, |bytes| {
@@ -458,6 +474,9 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         state.enter(Call::SyncDir, path)?;
         *state.syncs.entry(path.to_owned()).or_default() += 1;
+        if state.lies {
+            return Ok(());
+        }
         let pending = std::mem::take(&mut state.pending_names);
         let (done, left): (Vec<_>, Vec<_>) =
             pending.into_iter().partition(|change| change.touches(path));
@@ -527,9 +546,12 @@ impl SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let lies = self.disk.state.lock().lies;
         self.with(Call::Sync, |node| {
-            node.durable = node.now.clone();
-            node.pending.clear();
+            if !lies {
+                node.durable = node.now.clone();
+                node.pending.clear();
+            }
         })
     }
 }

@@ -27,7 +27,11 @@ fn a_killed_leader_loses_nothing_and_the_same_seed_gives_the_same_history() {
         assert!(history.contains("kill n"), "{history}");
         assert!(history.contains("audit: "), "{history}");
         let second = sim(&["--seed", seed]);
-        assert_eq!(history, text(&second.stdout), "seed {seed} has two histories");
+        assert_eq!(
+            history,
+            text(&second.stdout),
+            "seed {seed} has two histories"
+        );
     }
 }
 

@@ -91,12 +91,7 @@ async fn read_all(client: &Client, topic: &str, node: u64) -> Result<NodeLog, St
     }
 }
 
-fn add_batch(
-    node: u64,
-    next: u64,
-    bytes: bytes::Bytes,
-    log: &mut NodeLog,
-) -> Result<u64, String> {
+fn add_batch(node: u64, next: u64, bytes: bytes::Bytes, log: &mut NodeLog) -> Result<u64, String> {
     let batch = StampedBatch::verify_unbound(bytes)
         .map_err(|e| format!("node {node} sent a batch that does not check: {e}"))?;
     if batch.base_offset() != next {
@@ -137,7 +132,9 @@ fn check_log(node: u64, log: &NodeLog, ledger: &Ledger) -> Result<(), String> {
             .filter_map(|text| sent.iter().position(|s| s == text))
             .collect();
         if order.windows(2).any(|pair| pair[0] > pair[1]) {
-            return Err(format!("node {node}: producer {who}'s messages are out of order"));
+            return Err(format!(
+                "node {node}: producer {who}'s messages are out of order"
+            ));
         }
     }
     Ok(())

@@ -13,8 +13,9 @@ use imprint_client::{
 use imprint_node::config::{HostPort, NodeConfig};
 use imprint_node::node::{Node, Seams};
 use imprint_proto::ids::NodeId;
-use imprint_raft::disk::{Io, Loss, SimDisk};
 use imprint_raft::disk::InlineOffload;
+use imprint_raft::disk::sim::Loss;
+use imprint_raft::disk::{Io, SimDisk};
 
 use super::audit::{Ledger, audit};
 use super::seams::{SimClock, SimEntropy, SimNet};
@@ -53,7 +54,10 @@ type Shared = Rc<RefCell<World>>;
 
 fn note(world: &Shared, line: String) {
     let at = turmoil::sim_elapsed().unwrap_or_default().as_micros();
-    world.borrow_mut().history.push(format!("{at:>12} us  {line}"));
+    world
+        .borrow_mut()
+        .history
+        .push(format!("{at:>12} us  {line}"));
 }
 
 /// Runs a seed. `broken` gives nodes a disk that claims to have synced what it hasn't: the positive
@@ -119,7 +123,10 @@ fn run_to_end(
         if let Some((name, until)) = &down
             && sim.elapsed() >= *until
         {
-            world.borrow_mut().history.push(format!("start {name} again"));
+            world
+                .borrow_mut()
+                .history
+                .push(format!("start {name} again"));
             sim.bounce(name.as_str());
             down = None;
         }
@@ -176,7 +183,10 @@ async fn drive(seed: u64, world: Shared) -> turmoil::Result {
             settings: Default::default(),
         })
         .await?;
-    note(&world, format!("created {} with id {}", topic.name, topic.topic_id));
+    note(
+        &world,
+        format!("created {} with id {}", topic.name, topic.topic_id),
+    );
     let producers = (1..=2).map(|who| produce(seed, who, Rc::clone(&world)));
     for result in futures_util::future::join_all(producers).await {
         result?;
@@ -187,7 +197,12 @@ async fn drive(seed: u64, world: Shared) -> turmoil::Result {
 async fn wait_ready(client: &Client) -> turmoil::Result {
     let ready = async {
         loop {
-            if client.admin().status().await.is_ok_and(|status| status.ready) {
+            if client
+                .admin()
+                .status()
+                .await
+                .is_ok_and(|status| status.ready)
+            {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -224,7 +239,10 @@ async fn produce(seed: u64, who: u64, world: Shared) -> turmoil::Result {
         let answer = client.send(TOPIC, 0, &batch, SendOptions::default()).await;
         match answer {
             Ok(reply) => acknowledged(&world, who, sequence, &text, &reply),
-            Err(error) => note(&world, format!("producer {who} got for {sequence}: {error}")),
+            Err(error) => note(
+                &world,
+                format!("producer {who} got for {sequence}: {error}"),
+            ),
         }
     }
     world.borrow_mut().finished += 1;
@@ -241,7 +259,10 @@ fn acknowledged(world: &Shared, who: u64, sequence: u64, text: &str, reply: &v1:
     world.ledger.acknowledged(reply.base_offset, text);
     if world.ledger.count() >= KILL_AT && !world.killed {
         world.killed = true;
-        world.kill = reply.served_by.as_ref().map(|node| format!("n{}", node.node_id));
+        world.kill = reply
+            .served_by
+            .as_ref()
+            .map(|node| format!("n{}", node.node_id));
     }
 }
 

@@ -70,7 +70,7 @@ impl Dispatcher for TestDispatcher {
 }
 
 impl TestNode {
-    async fn start(id: u64, dir: &Path, config: GroupsConfig) -> TestNode {
+    async fn start(id: u64, dir: &Path, io: Io, config: GroupsConfig) -> TestNode {
         let listener = TcpNet.listen("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound").to_string();
         let hello = Hello {
@@ -92,7 +92,6 @@ impl TestNode {
             check: Arc::new(|_| Ok(())),
             config: RpcConfig::default(),
         });
-        let io = real_io();
         let open_io = io.clone();
         let state_dir = dir.join("state");
         let state = tokio::task::spawn_blocking(move || StateLog::open(open_io, &state_dir))
@@ -131,11 +130,21 @@ pub(super) struct TestCluster {
 
 impl TestCluster {
     pub(super) async fn start(n: u64, config: GroupsConfig) -> TestCluster {
+        let io = |_| real_io();
+        Self::start_on(n, config, io).await
+    }
+
+    /// As [`TestCluster::start`], each node with the I/O that `io` gives for its id.
+    pub(super) async fn start_on(
+        n: u64,
+        config: GroupsConfig,
+        io: impl Fn(u64) -> Io,
+    ) -> TestCluster {
         let dir = TempDir::new().expect("a temporary directory");
         let mut nodes = BTreeMap::new();
         for id in 1..=n {
             let path = dir.path().join(id.to_string());
-            nodes.insert(id, TestNode::start(id, &path, config.clone()).await);
+            nodes.insert(id, TestNode::start(id, &path, io(id), config.clone()).await);
         }
         for (id, node) in &nodes {
             for (other, peer) in &nodes {

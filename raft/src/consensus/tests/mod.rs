@@ -2,4 +2,5 @@
 
 mod cluster;
 mod conformance;
+mod durability;
 mod replication;

@@ -144,7 +144,7 @@ impl Formation {
         let record = read_record(&parts)?;
         Ok(Arc::new(Formation {
             record: watch::Sender::new(record),
-            waiting_for: Mutex::new(String::new()),
+            waiting_for: Mutex::new("the seeds have not been asked yet".to_string()),
             parts,
         }))
     }

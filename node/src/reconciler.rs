@@ -33,14 +33,29 @@ pub struct Plan {
     pub remove: Vec<GroupId>,
 }
 
-/// Compares what the state gives to `node` with what it has.
-pub fn plan(
-    state: &ControllerState,
-    node: NodeId,
-    open: &[GroupId],
-    stored: &[GroupId],
-    segment_bytes: u64,
-) -> Plan {
+/// What a node has, and what it sees of the others.
+pub struct Present<'a> {
+    pub node: NodeId,
+    pub open: &'a [GroupId],
+    /// Groups with something stored, open or not.
+    pub stored: &'a [GroupId],
+    /// For topics that don't set their own.
+    pub segment_bytes: u64,
+    pub is_alive: &'a (dyn Fn(NodeId) -> bool + Sync),
+}
+
+/// Compares what the state gives to a node with what it has.
+///
+/// The first living replica of a new partition founds its group. Nodes may disagree on who that is;
+/// all of them would write the same.
+pub fn plan(state: &ControllerState, present: &Present<'_>) -> Plan {
+    let Present {
+        node,
+        open,
+        stored,
+        segment_bytes,
+        is_alive,
+    } = *present;
     let is_open: BTreeSet<GroupId> = open.iter().copied().collect();
     let held: BTreeSet<GroupId> = open.iter().chain(stored).copied().collect();
     let mut to_open = Vec::new();
@@ -61,7 +76,10 @@ pub fn plan(
                 (node, address.unwrap_or_default()),
             )
         });
-        let first = partition.replicas.first();
+        let first = partition
+            .replicas
+            .iter()
+            .find(|replica| is_alive(NodeId(replica.node_id)));
         to_open.push(OpenReplica {
             group,
             replica: ReplicaId(own.replica_id),
@@ -113,13 +131,14 @@ async fn wait_replayed(core: &Core) {
 /// True when all of it worked.
 async fn apply(core: &Core, state: &ControllerState, segment_bytes: u64) -> bool {
     let replicas = &core.parts.replicas;
-    let plan = plan(
-        state,
-        core.node_id(),
-        &replicas.open_groups(),
-        &replicas.stored_groups(),
+    let present = Present {
+        node: core.node_id(),
+        open: &replicas.open_groups(),
+        stored: &replicas.stored_groups(),
         segment_bytes,
-    );
+        is_alive: &|node| core.is_alive(node),
+    };
+    let plan = plan(state, &present);
     let mut clean = true;
     for group in plan.remove {
         clean &= remove(core, group).await;
@@ -167,6 +186,17 @@ mod tests {
     use crate::controller::{Command, CreateTopic, NodeRecord};
     use std::collections::BTreeMap;
 
+    fn plan_with(state: &ControllerState, open: &[GroupId], stored: &[GroupId]) -> Plan {
+        let present = Present {
+            node: NodeId(1),
+            open,
+            stored,
+            segment_bytes: 7,
+            is_alive: &|node| node != NodeId(3),
+        };
+        plan(state, &present)
+    }
+
     fn state() -> ControllerState {
         let mut state = ControllerState::default();
         for id in 1..=3 {
@@ -191,7 +221,7 @@ mod tests {
     #[test]
     fn opens_what_is_placed_here() {
         let state = state();
-        let all = plan(&state, NodeId(1), &[], &[], 7);
+        let all = plan_with(&state, &[], &[]);
         assert_eq!(all.open.len(), 2);
         assert!(all.remove.is_empty());
         let first = &all.open[0];
@@ -199,7 +229,7 @@ mod tests {
         assert_eq!(first.members[&first.replica], (NodeId(1), "n1:7461".into()));
         assert_eq!(first.segment_bytes, 1 << 20);
         assert!(first.preferred);
-        let rest = plan(&state, NodeId(1), &[first.group], &[], 7);
+        let rest = plan_with(&state, &[first.group], &[]);
         assert_eq!(rest.open, all.open[1..]);
     }
 
@@ -207,11 +237,11 @@ mod tests {
     fn removes_only_what_was_deleted_for_good() {
         let mut state = state();
         let open = [GroupId(0), GroupId(1), GroupId(9)];
-        assert_eq!(plan(&state, NodeId(1), &open, &[], 7).remove, []);
+        assert_eq!(plan_with(&state, &open, &[]).remove, []);
         state.apply(Command::DeleteTopic { name: "t".into() });
-        let gone = plan(&state, NodeId(1), &open, &[GroupId(2)], 7);
+        let gone = plan_with(&state, &open, &[GroupId(2)]);
         assert_eq!(gone.remove, [GroupId(1), GroupId(2)]);
         let empty = ControllerState::default();
-        assert_eq!(plan(&empty, NodeId(1), &open, &[], 7), Plan::default());
+        assert_eq!(plan_with(&empty, &open, &[]), Plan::default());
     }
 }

@@ -70,6 +70,37 @@ impl Key {
     }
 }
 
+/// The reference page: every key with its variable, range, default and meaning.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Configuration\n\n\
+         Generated from the table in `node/src/config/keys.rs`. Flags beat environment variables, which beat the \
+         file, which beats the default. `imprint serve --print-config` shows what is in force and where each \
+         value came from.\n\n\
+         Sizes are whole numbers with an optional unit: none or `B` bytes, `kB` `MB` `GB` `TB` powers of 1000, \
+         `KiB` `MiB` `GiB` `TiB` powers of 1024. Durations need a unit: `us`, `ms`, `s`, `m`, `h`.\n\n\
+         More client listeners, each with a name and an address of its own, are `[[listener]]` tables with \
+         `name`, `listen` and `advertise`, or `IMPRINT_LISTENERS=NAME=LISTEN@ADVERTISE,...`, or `--listener`. \
+         What a client is told (leader hints) comes from the listener that it came in on.\n\n\
+         | key | environment | allowed | default | meaning |\n|---|---|---|---|---|\n",
+    );
+    for key in KEYS {
+        let default = match key.default {
+            "" => String::new(),
+            default => format!("`{default}`"),
+        };
+        let row = [
+            format!("`{}`", key.path),
+            format!("`{}`", key.env()),
+            key.range(),
+            default,
+            key.doc.to_string(),
+        ];
+        page.push_str(&format!("| {} |\n", row.join(" | ")));
+    }
+    page
+}
+
 /// The declared key of that name.
 pub fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
@@ -325,6 +356,17 @@ mod tests {
                 key.path
             );
         }
+    }
+
+    /// With UPDATE_DOCS set, the page is written instead of compared.
+    #[test]
+    fn the_reference_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, reference()).expect("written");
+        }
+        let page = std::fs::read_to_string(path).expect("docs/configuration.md");
+        assert!(page == reference(), "run the tests once with UPDATE_DOCS=1");
     }
 
     #[test]

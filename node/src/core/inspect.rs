@@ -267,8 +267,22 @@ impl Core {
         let controller = self
             .replica(CONTROLLER)
             .ok_or("the controller's replica isn't open yet")?;
-        if controller.leader().is_none() {
-            return Err("the controller has no leader".into());
+        let nodes = self.parts.cluster.controller_nodes();
+        let alive = nodes.iter().filter(|node| self.is_alive(**node)).count();
+        if alive <= nodes.len() / 2 {
+            let all = nodes.len();
+            return Err(format!(
+                "no majority: {alive} of {all} nodes give a sign of life"
+            ));
+        }
+        match controller.leader() {
+            None => return Err("the controller has no leader".into()),
+            Some(leader) if !self.is_alive(leader) => {
+                return Err(format!(
+                    "the controller's leader, node {leader}, gives no sign of life"
+                ));
+            }
+            Some(_) => {}
         }
         let state = self.controller();
         if !state.nodes.contains_key(&self.node_id()) {

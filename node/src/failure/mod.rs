@@ -8,7 +8,7 @@
 mod details;
 mod reason;
 
-pub use reason::Reason;
+pub use reason::{Reason, reference};
 
 use imprint_proto::ids::NodeId;
 use std::time::Duration;

@@ -7,10 +7,10 @@ use std::{fmt, time::Duration};
 use tonic::Code;
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal, $code:ident, $retry:ident;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident = $number:literal, $name:literal, $code:ident, $retry:ident;)*) => {
         /// Why a call failed, as clients may depend on it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Reason { $($(#[$doc])* $variant,)* }
+        pub enum Reason { $($(#[doc = $doc])* $variant,)* }
 
         impl Reason {
             /// Every reason, in the order of their numbers.
@@ -29,6 +29,12 @@ macro_rules! reasons {
             /// The canonical gRPC code.
             pub const fn code(self) -> Code {
                 match self { $(Self::$variant => Code::$code,)* }
+            }
+
+            /// What it means, for the reference page.
+            pub fn meaning(self) -> String {
+                let text = match self { $(Self::$variant => concat!($($doc,)*),)* };
+                text.trim().to_string()
             }
 
             const fn retry(self) -> Retry {
@@ -135,6 +141,32 @@ impl Reason {
     }
 }
 
+/// The reference page: every reason with its code and what a retry may do.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Errors\n\n\
+         Generated from the table in `node/src/failure/reason.rs`. A failed call has a canonical gRPC code, and in \
+         `grpc-status-details-bin` a `google.rpc.Status` with `ErrorInfo` (domain `imprint`, the reason below), \
+         `RetryInfo` where a retry helps and `BadRequest` for bad arguments. The metadata keys `imprint-reason`, \
+         `imprint-leader-node`, `imprint-leader-address`, `imprint-start-offset` and `imprint-end-offset` repeat the \
+         essentials as text.\n\n\
+         Retry: *safe* means that nothing was done; *unknown* that something may have been, so that only an idempotent \
+         producer may repeat a write; *no* that the same call fails the same way.\n\n\
+         | reason | code | retry | meaning |\n|---|---|---|---|\n",
+    );
+    for reason in Reason::ALL {
+        let retry = match reason.retry() {
+            Retry::No => "no",
+            Retry::Safe => "safe",
+            Retry::Unknown => "unknown",
+        };
+        let (name, code) = (reason.name(), reason.code());
+        let meaning = reason.meaning();
+        page.push_str(&format!("| `{name}` | {code:?} | {retry} | {meaning} |\n"));
+    }
+    page
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -154,6 +186,17 @@ mod tests {
             assert_eq!(Reason::from_number(reason.number()), *reason);
         }
         assert_eq!(Reason::from_number(0), Reason::Internal);
+    }
+
+    /// With UPDATE_DOCS set, the page is written instead of compared.
+    #[test]
+    fn the_reference_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/errors.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, reference()).expect("written");
+        }
+        let page = std::fs::read_to_string(path).expect("docs/errors.md");
+        assert!(page == reference(), "run the tests once with UPDATE_DOCS=1");
     }
 
     #[test]

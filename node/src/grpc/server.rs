@@ -13,6 +13,7 @@ use imprint_proto::v1::{
 use imprint_raft::seams::Listener;
 use std::{future::Future, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 
 /// Room beside the batch in a message: names, numbers, the field's own header.
@@ -47,6 +48,8 @@ pub async fn serve(
     let connections = accept::connections(listener, name, parts.connections, Arc::clone(&metrics));
     let (reporter, health) = tonic_health::server::health_reporter();
     let following = tokio::spawn(health::follow(Arc::clone(&parts.core), reporter));
+    // Ends with this listener, however that ends.
+    let _following = AbortOnDropHandle::new(following);
     let take = message_bytes(limits.max_batch_bytes);
     let give = message_bytes(limits.max_poll_bytes.max(limits.max_batch_bytes));
     let log = LogServiceServer::new(Log(Arc::clone(&parts.core)))
@@ -65,9 +68,7 @@ pub async fn serve(
     if let (Ok(v1), Ok(v1alpha)) = (reflection().build_v1(), reflection().build_v1alpha()) {
         server = server.add_service(v1).add_service(v1alpha);
     }
-    let result = server.serve_with_incoming_shutdown(connections, stop).await;
-    following.abort();
-    result
+    server.serve_with_incoming_shutdown(connections, stop).await
 }
 
 /// A batch over the limit is still read, so that its sender hears which limit it was.

@@ -141,6 +141,7 @@ impl Node {
                 groups: Arc::clone(&groups),
                 state: Arc::clone(&storage.state),
                 io: seams.io.clone(),
+                peers: Arc::clone(&peers),
             }),
             peers: Arc::new(replication::RaftPeers(Arc::clone(&peers))),
             cluster: Arc::new(replication::Formed(Arc::clone(&formation))),

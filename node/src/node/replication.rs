@@ -28,6 +28,7 @@ use tokio::{sync::watch, time::Instant};
 struct RaftReplica {
     group: Arc<Group>,
     io: Io,
+    peers: Arc<PeerTable>,
 }
 
 impl RaftReplica {
@@ -208,7 +209,9 @@ impl Replica for RaftReplica {
         }
         let own = self.group.replica_id();
         let members = self.group.members();
-        let other = members.iter().find(|(id, _, voter)| *id != own && *voter);
+        let other = members
+            .iter()
+            .find(|(id, node, voter)| *id != own && *voter && self.peers.is_alive(*node));
         match other {
             Some((_, node, _)) => self.group.transfer_leader(*node).await,
             None => false,
@@ -233,14 +236,18 @@ pub(super) struct RaftReplicas {
     pub groups: Arc<Groups>,
     pub state: Arc<StateLog>,
     pub io: Io,
+    pub peers: Arc<PeerTable>,
 }
 
 #[async_trait]
 impl Replicas for RaftReplicas {
     fn get(&self, group: GroupId) -> Option<Arc<dyn Replica>> {
         let group = self.groups.get(group.0)?;
-        let io = self.io.clone();
-        Some(Arc::new(RaftReplica { group, io }))
+        Some(Arc::new(RaftReplica {
+            group,
+            io: self.io.clone(),
+            peers: Arc::clone(&self.peers),
+        }))
     }
 
     fn open_groups(&self) -> Vec<GroupId> {

@@ -1,8 +1,10 @@
 //! The end of a node in good order.
 //!
-//! 1. No new writes; waiting polls answer. 2. What is being appended ends. 3. Leaders move to other
-//! nodes, so that nobody waits for an election. 4. The servers stop accepting and finish the calls
-//! in flight. 5. Replicas close and leave the mark of a clean stop.
+//! 1. No new writes; waiting polls answer.
+//! 2. What is being appended ends.
+//! 3. Leaders move to other nodes, so that nobody waits for an election.
+//! 4. The servers stop accepting and finish the calls in flight.
+//! 5. Replicas close and leave the mark of a clean stop.
 //!
 //! Each step has a bound; what isn't done by then is cut off as by a crash, which is always safe.
 

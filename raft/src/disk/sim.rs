@@ -8,8 +8,8 @@
 //!   a prefix of them is there, as on a journalling file system. Making a directory is durable at once.
 //! * [`SimDisk::crash`] is a power cut: [`Loss`] says what happens to what was pending. Handles and locks from before are
 //!   dead, every call on them fails.
-//! * [`SimDisk::power_off_at`] makes every call from the n-th change on fail, so that a test can stop a program between any
-//!   two of them.
+//! * [`SimDisk::power_off_at`] makes every change from the n-th on fail, so that a test can stop a program between any two
+//!   of them. Reads go on: a dead machine's reads tell nobody anything.
 //!
 //! Everything is kept in ordered maps and drawn from the caller's seed: the same calls give the same disk.
 
@@ -218,9 +218,9 @@ impl State {
     fn enter(&mut self, call: Call, path: &Path) -> io::Result<()> {
         if call.is_change() {
             self.changes += 1;
-        }
-        if self.power_off_at.is_some_and(|at| self.changes >= at) {
-            return Err(io::Error::other("the power is off"));
+            if self.power_off_at.is_some_and(|at| self.changes >= at) {
+                return Err(io::Error::other("the power is off"));
+            }
         }
         match self.fault.as_mut().and_then(|hook| hook(call, path)) {
             Some(error) => Err(error),
@@ -288,7 +288,7 @@ impl SimDisk {
         self.state.lock().changes
     }
 
-    /// From the `n`-th change on, counted as by [`SimDisk::changes`], every call fails until [`SimDisk::crash`].
+    /// From the `n`-th change on, counted as by [`SimDisk::changes`], every change fails until [`SimDisk::crash`].
     pub fn power_off_at(&self, n: u64) {
         self.state.lock().power_off_at = Some(n);
     }
@@ -548,9 +548,11 @@ impl SimFile {
     fn sync(&self) -> io::Result<()> {
         let lies = self.disk.state.lock().lies;
         self.with(Call::Sync, |node| {
-            if !lies {
-                node.durable = node.now.clone();
-                node.pending.clear();
+            if lies {
+                return;
+            }
+            for change in node.pending.drain(..) {
+                apply_change(&mut node.durable, &change);
             }
         })
     }

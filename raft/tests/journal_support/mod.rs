@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
+pub mod history;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,0 +1,369 @@
+//! A slow, obvious model of one journal, held against the real one over crashes.
+//!
+//! The model keeps what was asked for and what was acknowledged. After a crash the log must hold every acknowledged entry,
+//! nothing that was never appended, nothing that an acknowledged truncation removed, and no older vote or purge.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use imprint_raft::disk::SimDisk;
+use imprint_raft::disk::sim::Loss;
+use imprint_raft::journal::{
+    Journal, JournalConfig, LogPos, NewEntry, StateLog, StoredEntry, VoteRecord,
+};
+
+use super::{GROUP, Storage, append, at, data, group_dir, now, read_all, sim_io};
+
+/// One step of a script. Places are found when the step is taken.
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// So many batches, in one call each.
+    Data(u32),
+    /// Several entries in one call: a blank of the next term, then batches.
+    Elected(u32),
+    /// A membership.
+    Membership,
+    /// Removes so many entries at the end, as far as they are not purged.
+    Truncate(u64),
+    /// Purges all but so many entries at the end.
+    PurgeBut(u64),
+    /// Trims to the offset after the purged position.
+    Trim,
+    /// Votes in the next term.
+    Vote,
+    /// Makes marks durable.
+    Flush,
+    /// Begins behind a snapshot's cut, so many entries beyond the end.
+    Install(u64),
+}
+
+/// What must be and what may be.
+#[derive(Debug, Default, Clone)]
+pub struct Model {
+    /// Every entry appended and not truncated, acknowledged or not.
+    entries: BTreeMap<u64, StoredEntry>,
+    last: Option<LogPos>,
+    /// Index up to which everything was acknowledged.
+    acked: Option<u64>,
+    purged: Option<LogPos>,
+    purged_maybe: Option<LogPos>,
+    vote: Option<VoteRecord>,
+    vote_maybe: Option<VoteRecord>,
+    start: u64,
+    term: u64,
+    tag: u64,
+    /// A cut that may or may not have happened takes everything that was there.
+    emptied_maybe: bool,
+}
+
+/// A disk, the storage on it, and the model beside it.
+pub struct History {
+    pub disk: SimDisk,
+    pub cfg: JournalConfig,
+    pub storage: Option<Storage>,
+    pub model: Model,
+}
+
+impl History {
+    pub fn new(cfg: JournalConfig) -> Self {
+        Self {
+            disk: SimDisk::new(),
+            cfg,
+            storage: None,
+            model: Model::default(),
+        }
+    }
+
+    /// Opens the storage; fails only if the power goes meanwhile.
+    pub fn open(&mut self) -> Result<(), String> {
+        let io = sim_io(&self.disk);
+        let state =
+            StateLog::open(io.clone(), &data().join("state")).map_err(|e| format!("{e:?}"))?;
+        let journal = Journal::open(
+            io.clone(),
+            group_dir(&data()),
+            Arc::clone(&state),
+            GROUP,
+            self.cfg,
+        );
+        let journal = journal.map_err(|e| e.to_string())?;
+        self.storage = Some(Storage { io, state, journal });
+        Ok(())
+    }
+
+    fn journal(&self) -> &Arc<Journal> {
+        &self.storage.as_ref().expect("open").journal
+    }
+
+    /// Takes steps until one fails; says how many were taken.
+    pub fn run(&mut self, script: &[Op]) -> usize {
+        for (n, op) in script.iter().enumerate() {
+            if !self.step(op) {
+                return n;
+            }
+        }
+        script.len()
+    }
+
+    fn step(&mut self, op: &Op) -> bool {
+        match op {
+            Op::Data(count) => (0..*count).all(|_| self.append_data(1, false)),
+            Op::Elected(count) => self.append_data(*count, true),
+            Op::Membership => self.append_membership(),
+            Op::Truncate(count) => self.truncate(*count),
+            Op::PurgeBut(count) => self.purge(*count),
+            Op::Trim => self.trim(),
+            Op::Vote => self.vote(),
+            Op::Flush => {
+                let storage = self.storage.as_ref().expect("open");
+                if let Some(last) = self.journal().synced() {
+                    self.journal().note_committed(last);
+                }
+                storage.state.flush_lazy();
+                true
+            }
+            Op::Install(beyond) => self.install(*beyond),
+        }
+    }
+
+    fn next_index(&self) -> u64 {
+        self.model.last.map_or(0, |pos| pos.index + 1)
+    }
+
+    fn append_data(&mut self, count: u32, elected: bool) -> bool {
+        let mut entries = Vec::new();
+        let mut index = self.next_index();
+        if elected || self.model.last.is_none() {
+            self.model.term += 1;
+            entries.push(super::blank(self.model.term, index));
+            index += 1;
+        }
+        for _ in 0..count {
+            self.model.tag += 1;
+            entries.push(super::admit(self.model.term, index, self.model.tag));
+            index += 1;
+        }
+        self.append(entries)
+    }
+
+    fn append_membership(&mut self) -> bool {
+        let index = self.next_index();
+        self.model.term = self.model.term.max(1);
+        self.append(vec![super::membership(self.model.term, index, b"members")])
+    }
+
+    fn append(&mut self, entries: Vec<NewEntry>) -> bool {
+        let first = entries.first().map(NewEntry::pos).expect("entries");
+        let last = entries.last().map(NewEntry::pos).expect("entries");
+        let Ok(outcome) = append(self.journal(), entries) else {
+            return false;
+        };
+        let stored = self
+            .journal()
+            .read(first.index, u64::MAX, u64::MAX)
+            .expect("in memory");
+        self.model
+            .entries
+            .extend(stored.into_iter().map(|entry| (entry.pos().index, entry)));
+        self.model.last = Some(last);
+        let acked = matches!(outcome.lock().take(), Some(Ok(())));
+        if acked {
+            self.model.acked = Some(last.index);
+        }
+        acked
+    }
+
+    fn truncate(&mut self, count: u64) -> bool {
+        let floor = self.model.purged.map(|pos| pos.index);
+        let keep = self
+            .model
+            .last
+            .and_then(|last| last.index.checked_sub(count))
+            .max(floor);
+        self.model.acked = self.model.acked.min(keep);
+        if now(self.journal().truncate_after(keep)).is_err() {
+            return false;
+        }
+        self.model.entries.split_off(&keep.map_or(0, |k| k + 1));
+        self.model.last = self
+            .model
+            .entries
+            .values()
+            .next_back()
+            .map(StoredEntry::pos)
+            .max(self.model.purged);
+        assert_eq!(self.journal().last(), self.model.last);
+        // A truncation makes room for another leader's entries.
+        self.append_data(1, true)
+    }
+
+    fn purge(&mut self, count: u64) -> bool {
+        let Some(index) = self
+            .model
+            .last
+            .and_then(|last| last.index.checked_sub(count))
+        else {
+            return true;
+        };
+        let Some(upto) = self.model.entries.get(&index).map(StoredEntry::pos) else {
+            return true;
+        };
+        if self.model.acked < Some(index) {
+            return true;
+        }
+        self.model.purged_maybe = Some(upto);
+        if now(self.journal().purge(upto)).is_err() {
+            return false;
+        }
+        self.model.purged = self.model.purged_maybe.take().max(self.model.purged);
+        true
+    }
+
+    fn trim(&mut self) -> bool {
+        let Some(purged) = self.model.purged else {
+            return true;
+        };
+        let Ok(offset) = self.journal().offset_after(purged.index) else {
+            return false;
+        };
+        let Some(offset) = offset else { return true };
+        if now(self.journal().trim(offset)).is_err() {
+            return false;
+        }
+        self.model.start = self.model.start.max(offset);
+        true
+    }
+
+    fn vote(&mut self) -> bool {
+        let term = self.model.vote.map_or(0, |vote| vote.term) + 1;
+        let vote = VoteRecord {
+            term,
+            voted_for: Some(term % 3),
+            committed: term % 2 == 0,
+        };
+        self.model.vote_maybe = Some(vote);
+        if now(self.journal().save_vote(vote)).is_err() {
+            return false;
+        }
+        self.model.vote = self.model.vote_maybe.take();
+        true
+    }
+
+    fn install(&mut self, beyond: u64) -> bool {
+        self.model.term += 1;
+        let upto = at(self.model.term, self.next_index() + beyond);
+        let offset = self.journal().next_offset() + 5 * beyond;
+        self.model.purged_maybe = Some(upto);
+        self.model.emptied_maybe = true;
+        let membership = Some((upto, bytes::Bytes::from_static(b"snapshot members")));
+        if now(self.journal().install_cut(upto, offset, 1, membership)).is_err() {
+            return false;
+        }
+        self.model.emptied();
+        assert_eq!(self.journal().next_offset(), offset);
+        true
+    }
+
+    /// Cuts the power, comes back, and holds what is there against the model, which then is what was found.
+    pub fn crash(&mut self, seed: u64, loss: Loss) {
+        self.storage = None;
+        self.disk.crash(seed, loss);
+        if let Err(error) = self.open() {
+            panic!(
+                "does not open after {loss:?} {seed}: {error}\n{:?}",
+                self.model
+            );
+        }
+        self.check();
+    }
+
+    /// Holds the journal against the model.
+    pub fn check(&mut self) {
+        let journal = Arc::clone(self.journal());
+        let found = read_all(&journal);
+        let model = &mut self.model;
+        let (purged, maybe) = (journal.purged(), model.purged_maybe.take());
+        assert!(
+            purged == model.purged || (maybe.is_some() && purged == maybe),
+            "purged {purged:?}, {model:?}"
+        );
+        if std::mem::take(&mut model.emptied_maybe) && purged == maybe {
+            model.purged_maybe = maybe;
+            model.emptied();
+        }
+        model.purged = purged;
+        let vote_maybe = model.vote_maybe.take();
+        let vote = journal.vote();
+        assert!(
+            vote == model.vote || (vote_maybe.is_some() && vote == vote_maybe),
+            "vote {vote:?}, {model:?}"
+        );
+        model.vote = vote;
+        let mut expected = purged
+            .map(|pos| pos.index + 1)
+            .or(found.first().map(|e| e.pos().index))
+            .unwrap_or(0);
+        for entry in &found {
+            assert_eq!(entry.pos().index, expected, "gap");
+            assert_eq!(
+                Some(entry),
+                model.entries.get(&expected),
+                "not what was appended at {expected}"
+            );
+            expected += 1;
+        }
+        let last = found.last().map(StoredEntry::pos).max(purged);
+        assert!(
+            last.map(|pos| pos.index) >= model.acked,
+            "lost: {last:?}, acknowledged {:?}",
+            model.acked
+        );
+        assert_eq!(journal.last(), last);
+        assert!(journal.committed() <= last);
+        assert!(journal.start_offset() >= model.start);
+        check_offsets(&journal, &found);
+        model
+            .entries
+            .split_off(&last.map_or(0, |pos| pos.index + 1));
+        model.acked = last.map(|pos| pos.index);
+        model.last = last;
+        model.term = last.map_or(0, |pos| pos.term);
+    }
+}
+
+impl Model {
+    fn emptied(&mut self) {
+        self.entries.clear();
+        self.purged = self.purged_maybe.take();
+        self.last = self.purged;
+        self.acked = self.purged.map(|pos| pos.index);
+        self.emptied_maybe = false;
+    }
+}
+
+/// Offsets are dense, and every read by offset gives the same batches.
+fn check_offsets(journal: &Journal, found: &[StoredEntry]) {
+    let batches = found.iter().filter_map(|entry| match entry {
+        StoredEntry::Data { batch, .. } => Some(batch),
+        StoredEntry::Control { .. } => None,
+    });
+    let mut next = None;
+    for batch in batches {
+        assert!(
+            next.is_none_or(|next| next == batch.base_offset()),
+            "offsets are not dense"
+        );
+        next = Some(batch.next_offset());
+        if batch.base_offset() >= journal.start_offset() {
+            let read = journal
+                .read_bytes(batch.next_offset() - 1, u64::MAX, 0)
+                .expect("readable");
+            assert_eq!(read.batches, [batch.to_contiguous()]);
+        }
+    }
+    assert!(next.is_none_or(|next| next == journal.next_offset()));
+    let all = journal
+        .read_stamped(journal.start_offset(), u64::MAX, u64::MAX)
+        .expect("readable");
+    assert_eq!(all.next_offset, journal.next_offset());
+}

@@ -205,9 +205,29 @@ impl Opening<'_> {
             .collect())
     }
 
+    /// Whether a segment's name fits between the control entries around its first batch.
+    fn check_name(&self, name: &SegmentName) -> Result<(), OpenError> {
+        let controls = &self.kept.controls;
+        let before = controls.range(..name.first_index).next_back();
+        let behind = controls.range(name.first_index..).next();
+        let fits_before =
+            before.is_none_or(|(_, c)| c.offset <= name.base_offset && c.term <= name.term);
+        let fits_behind = behind.is_none_or(|(index, c)| {
+            *index > name.first_index && c.offset > name.base_offset && c.term >= name.term
+        });
+        if fits_before && fits_behind {
+            return Ok(());
+        }
+        let found = "does not fit between the control entries".to_owned();
+        Err(self.inconsistent(&self.dir.join(name.file_name()), found))
+    }
+
     /// Rows b to p.
     fn recover(&self) -> Result<Shape, OpenError> {
         let mut segments = self.segments()?;
+        segments
+            .iter()
+            .try_for_each(|segment| self.check_name(&segment.name))?;
         let first_base = segments.first().map(|segment| segment.name.base_offset);
         if let Some(base) = first_base.filter(|base| *base > self.kept.start_offset) {
             return Err(self.missing(self.kept.start_offset, base));
@@ -312,16 +332,16 @@ impl Opening<'_> {
     fn index_of(&self, from: u64, offset: u64) -> Result<u64, String> {
         let mut index = from;
         for (at, control) in self.kept.controls.range(from..) {
-            if *at == index && control.offset == offset {
+            let in_place = *at == index && control.offset == offset;
+            if in_place {
                 index += 1;
-            } else if control.offset <= offset {
-                return Err(format!(
-                    "control entry {at} stands at offset {}, data there",
-                    control.offset
-                ));
-            } else {
-                break;
+                continue;
             }
+            if *at == index || control.offset <= offset {
+                let found = format!("control entry {at} stands at offset {}", control.offset);
+                return Err(format!("{found}, data of index {index} at {offset}"));
+            }
+            break;
         }
         Ok(index)
     }

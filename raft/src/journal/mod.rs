@@ -277,7 +277,7 @@ impl Journal {
         self.group
     }
 
-    /// Its directory.
+    /// The seams that it works through.
     pub fn io(&self) -> &Io {
         &self.io
     }

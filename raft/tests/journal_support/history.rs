@@ -239,7 +239,7 @@ impl History {
         let vote = VoteRecord {
             term,
             voted_for: Some(term % 3),
-            committed: term % 2 == 0,
+            committed: term.is_multiple_of(2),
         };
         self.model.vote_maybe = Some(vote);
         if now(self.journal().save_vote(vote)).is_err() {
@@ -299,18 +299,14 @@ impl History {
             "vote {vote:?}, {model:?}"
         );
         model.vote = vote;
-        let mut expected = purged
+        let first = purged
             .map(|pos| pos.index + 1)
-            .or(found.first().map(|e| e.pos().index))
+            .or(found.first().map(|entry| entry.pos().index))
             .unwrap_or(0);
-        for entry in &found {
-            assert_eq!(entry.pos().index, expected, "gap");
-            assert_eq!(
-                Some(entry),
-                model.entries.get(&expected),
-                "not what was appended at {expected}"
-            );
-            expected += 1;
+        for (index, entry) in (first..).zip(&found) {
+            assert_eq!(entry.pos().index, index, "gap");
+            let appended = model.entries.get(&index);
+            assert_eq!(Some(entry), appended, "not what was appended at {index}");
         }
         let last = found.last().map(StoredEntry::pos).max(purged);
         assert!(

@@ -11,8 +11,8 @@ fn quiet(level: &str) -> String {
     if wanted {
         level.to_string()
     } else {
-        // Its followers' streams end with an error line when a node stops in good order.
-        format!("{level},openraft=error,openraft::raft::stream_append=off")
+        // Whoever still talks to a group that has stopped in good order gets an error line there.
+        format!("{level},openraft=error,openraft::raft=off")
     }
 }
 

@@ -20,8 +20,9 @@ use tokio::time::Instant;
 
 /// Replicas that are opened at a time: each reads the tail of its log.
 const OPENS_AT_A_TIME: usize = 8;
-/// What failed is tried again after this long.
+/// What failed is tried again after this long, doubling up to the maximum.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// A restarted node that knows of later entries waits this long for them before it acts on an
 /// older state; acting earlier is only wasteful.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(1);
@@ -104,10 +105,16 @@ pub async fn run(core: Arc<Core>, segment_bytes: u64) {
     wait_replayed(&core).await;
     let mut states = core.parts.controller.clone();
     let mut stopping = core.stopping();
+    let mut pause = RETRY_AFTER;
     loop {
         let state = Arc::clone(&states.borrow_and_update());
-        let clean = apply(&core, &state, segment_bytes).await;
-        let retry = if clean { Duration::MAX } else { RETRY_AFTER };
+        let mut retry = Duration::MAX;
+        if apply(&core, &state, segment_bytes).await {
+            pause = RETRY_AFTER;
+        } else {
+            retry = pause;
+            pause = (pause * 2).min(RETRY_AFTER_MAX);
+        }
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => return,

@@ -43,10 +43,17 @@ use imprint_proto::{
 use imprint_raft::seams::{Clock, Entropy};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// The group that holds the controller's state.
 pub const CONTROLLER: GroupId = GroupId(0);
+
+/// Forwarded calls in flight to one node. The receiver reads 256 calls of a connection before it
+/// stops to; the rest is for replication.
+const FORWARDS_PER_NODE: usize = 128;
+/// Long polls among them, over all nodes; further ones ask again and again without waiting there.
+const REMOTE_WAITS: usize = 64;
+const _: () = assert!(REMOTE_WAITS < FORWARDS_PER_NODE);
 
 /// What [`Core`] is made of.
 pub struct CoreParts {
@@ -70,6 +77,11 @@ pub struct Core {
     read_budget: Arc<Budget>,
     /// Leaders of partitions that are not hosted here, as last heard.
     hints: Mutex<HashMap<GroupId, NodeId>>,
+    /// Forwarded calls in flight to each node: they share its connection with replication, which
+    /// must not wait behind them.
+    forwards: Mutex<HashMap<NodeId, Arc<Semaphore>>>,
+    /// Long polls that wait on another node.
+    remote_waits: Semaphore,
     /// Turns true once, when the node stops taking calls.
     stopping: watch::Sender<bool>,
     /// One look at the controller's leader at a time.
@@ -83,6 +95,8 @@ impl Core {
             budgets: AppendBudgets::new(limits.node_bytes, limits.partition_bytes),
             read_budget: Budget::new(limits.read_bytes),
             hints: Mutex::new(HashMap::new()),
+            forwards: Mutex::new(HashMap::new()),
+            remote_waits: Semaphore::new(REMOTE_WAITS),
             stopping: watch::Sender::new(false),
             refreshing: tokio::sync::Mutex::new(()),
             parts,

@@ -29,6 +29,8 @@ use tokio::time::Instant;
 
 /// The pause before another replica is tried when one did not answer.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Between two questions of a poll that may not wait on the other node.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Kept from the deadline, so that an empty answer arrives before it.
 const ANSWER_MARGIN: Duration = Duration::from_millis(50);
 
@@ -94,10 +96,39 @@ impl Core {
         request: &v1::PollRequest,
         context: &CallContext,
     ) -> Result<v1::PollResponse, Failure> {
-        let request = v1::PollRequest {
+        let mut request = v1::PollRequest {
             at_node: Some(node.0),
             ..request.clone()
         };
+        if request.max_wait_ms == 0 {
+            return self.ask_poll(node, &request, context).await;
+        }
+        if let Ok(_waits_there) = self.remote_waits.try_acquire() {
+            return self.ask_poll(node, &request, context).await;
+        }
+        let until = self.wanted(&request, context).until;
+        request.max_wait_ms = 0;
+        loop {
+            let answer = self.ask_poll(node, &request, context).await?;
+            let enough =
+                !answer.batches.is_empty() && answer.batches.len() >= request.min_bytes as usize;
+            if enough || Instant::now() + ASK_AGAIN_AFTER >= until || self.is_stopping() {
+                return Ok(answer);
+            }
+            // From where the first answer pointed to: "the end" must not move while waiting.
+            request.position = Some(v1::Position {
+                at: Some(v1::position::At::Offset(answer.position_offset)),
+            });
+            tokio::time::sleep(ASK_AGAIN_AFTER).await;
+        }
+    }
+
+    async fn ask_poll(
+        &self,
+        node: NodeId,
+        request: &v1::PollRequest,
+        context: &CallContext,
+    ) -> Result<v1::PollResponse, Failure> {
         let body = request.encode_to_vec().into();
         let answer = self
             .forward(node, Op::Poll, context, Effect::Reads, body)

@@ -4,7 +4,7 @@
 //! the failure points to, or after a pause at the next one), or in any other failure (then that is
 //! the answer). Which failures are which is `Reason::is_safe_to_retry`, decided where they arise.
 
-use super::{Core, lookup::Found};
+use super::{Core, FORWARDS_PER_NODE, lookup::Found};
 use crate::{
     backend::{LinearizeError, PeerError, ProposeError, ReadError, Replica},
     failure::{Failure, Reason},
@@ -13,7 +13,10 @@ use crate::{
 use bytes::Bytes;
 use imprint_proto::ids::{GroupId, NodeId};
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 /// The first pause when nobody knows a leader; an election takes a few of them.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -150,6 +153,7 @@ impl Core {
             let message = "the deadline passed before the call was passed on";
             return Err(Failure::new(Reason::DeadlineExceeded, message));
         }
+        let _place = self.forward_place(node, context).await?;
         let request = encode_request(op, context, body);
         self.metrics().forwarded(op);
         let answer = self
@@ -170,6 +174,26 @@ impl Core {
                 Effect::Reads => Failure::new(Reason::PeerUnreachable, error.to_string()),
                 Effect::Writes => unknown_outcome(error.to_string(), context.left().is_zero()),
             }),
+        }
+    }
+
+    /// Waits until there is room for one more forwarded call to that node.
+    async fn forward_place(
+        &self,
+        node: NodeId,
+        context: &CallContext,
+    ) -> Result<OwnedSemaphorePermit, Failure> {
+        let places = {
+            let mut forwards = self.forwards.lock();
+            let fresh = || Arc::new(Semaphore::new(FORWARDS_PER_NODE));
+            Arc::clone(forwards.entry(node).or_insert_with(fresh))
+        };
+        match tokio::time::timeout_at(context.deadline, places.acquire_owned()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => Err(Failure::new(
+                Reason::OverloadedCalls,
+                format!("too many calls are being passed on to node {node}"),
+            )),
         }
     }
 

@@ -226,3 +226,28 @@ async fn a_stopping_node_refuses_writes_and_wakes_polls() {
     assert_eq!(failure.reason, Reason::ShuttingDown);
     assert!(core.readiness().is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn many_waiting_polls_leave_room_for_other_calls() {
+    let cluster = FakeCluster::start(3).await;
+    create(&cluster, 3, "t", 1, 1).await;
+    let core = cluster.core(2);
+    let polls: Vec<_> = (0..200)
+        .map(|_| {
+            let core = Arc::clone(&core);
+            let waiting = v1::PollRequest {
+                max_wait_ms: 20_000,
+                ..poll(At::Last(0))
+            };
+            tokio::spawn(async move { core.poll(waiting, &short(60_000)).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    core.send(send(batch(1)), &context()).await.expect("sent");
+    let started = tokio::time::Instant::now();
+    for poll in polls {
+        let answer = poll.await.expect("task").expect("woken");
+        assert_eq!(offsets(answer.batches), [0]);
+    }
+    assert!(started.elapsed() < Duration::from_millis(300));
+}

@@ -94,7 +94,7 @@ pub struct Groups {
     pub(crate) peers: Arc<PeerTable>,
     io: Io,
     data_dir: PathBuf,
-    state: Arc<StateLog>,
+    pub(crate) state: Arc<StateLog>,
     raft_config: Arc<Config>,
     open: RwLock<BTreeMap<u64, Arc<Group>>>,
     /// Serialises open and drop, which take several steps.
@@ -250,6 +250,10 @@ impl Groups {
                 group: group_id,
                 source,
             })
+    }
+
+    pub(crate) fn flush_marks(&self) {
+        self.state.flush_lazy();
     }
 
     /// Stops every replica; their files stay.

@@ -31,19 +31,25 @@ use super::group::Group;
 use super::groups::Groups;
 use crate::rpc::{CallOptions, Class, PeerEvent, methods};
 
-/// How often idle groups are looked for, and lazy marks are written.
+/// How often idle groups are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// How old a synced or committed mark may get before it is on disk. Nothing is written when there
+/// are no new marks.
+const MARKS_INTERVAL: Duration = Duration::from_millis(100);
 /// How many groups one message puts to sleep at most.
 const GROUPS_PER_MESSAGE: usize = 512;
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Groups {
-    /// Puts idle groups to sleep and wakes them when their leader's node dies. Runs until the
-    /// peer table closes; spawn it once.
+    /// Puts idle groups to sleep, wakes them when their leader's node dies, and makes the marks of
+    /// all groups durable in time. Runs until the peer table closes; spawn it once.
     pub async fn run(self: Arc<Self>) {
         let mut events = self.peers.subscribe();
+        let mut asking = tokio::task::JoinSet::new();
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut marks = tokio::time::interval(MARKS_INTERVAL);
+        marks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
@@ -51,7 +57,15 @@ impl Groups {
                     Some(event) => self.on_peer_event(event),
                     None => return,
                 },
-                _ = sweep.tick() => self.put_idle_to_sleep().await,
+                _ = marks.tick() => self.flush_marks(),
+                _ = sweep.tick() => {
+                    // Asking the followers takes a while; marks and events don't wait for it.
+                    while asking.try_join_next().is_some() {}
+                    if asking.is_empty() {
+                        let groups = Arc::clone(&self);
+                        asking.spawn(async move { groups.put_idle_to_sleep().await });
+                    }
+                }
             }
         }
     }

@@ -164,3 +164,29 @@ async fn nothing_is_acknowledged_while_only_one_disk_syncs() {
         "{stuck:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn marks_become_durable_without_a_stop() {
+    let disks = disks();
+    let cluster = cluster_on(&disks).await;
+    let replicas = cluster.open_group(GROUP).await;
+    let proposed = leader(&replicas)
+        .propose(batch(GROUP, b"marked"), None, deadline())
+        .await
+        .expect("all nodes are up");
+    let end = proposed.last_offset + 1;
+    let durable = |node: u64| {
+        let kept = cluster.nodes[&node].groups.state.group(GROUP);
+        kept.is_some_and(|kept| {
+            kept.marks.synced_offset == end
+                && kept.marks.committed == replicas[&node].journal().last()
+        })
+    };
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !(1..=3).all(durable) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("synced and committed marks reach the disk by themselves");
+}

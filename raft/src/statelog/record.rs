@@ -1,7 +1,8 @@
 //! Records of the state log and their bytes.
 //!
-//! A record is a checksum envelope [`StateRecord`]: kind, group and a body that is an envelope of its own. In the file each
-//! is framed by a magic number and a length, so that a reader finds its way behind a damaged spot. Applying the records of
+//! A record is an envelope [`StateRecord`]: kind, group and a body that is an envelope of its own. In the file each is framed
+//! by a magic number, a length and a checksum of everything behind: no flipped bit goes unseen, also not in an envelope's
+//! header, and a reader finds its way behind a damaged spot. Applying the records of
 //! a log in order to an empty state gives the state; records are never changed and kinds never reused.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -125,21 +126,42 @@ const DROPPED: u8 = 15;
 
 /// Front of every frame.
 pub(super) const MAGIC: [u8; 4] = *b"IMsl";
-/// Magic and length.
-pub(super) const FRAME_OVERHEAD: usize = 8;
+/// Magic, length and CRC32C, the latter over length and payload.
+pub(super) const FRAME_OVERHEAD: usize = 12;
+/// Longer frames are not looked at: no record comes near.
+const MAX_PAYLOAD: usize = 64 << 20;
 
 /// Appends a record, framed, to `out`.
 pub fn encode_into(record: &Record, out: &mut BytesMut) {
-    let payload = envelope::encode_checked(&to_envelope(record));
+    let payload = envelope::encode(&to_envelope(record));
+    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     out.put_slice(&MAGIC);
-    out.put_u32_le(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+    out.put_u32_le(len);
+    out.put_u32_le(checksum(len, &payload));
     out.put_slice(&payload);
 }
 
-/// Reads a record from a frame's payload; the outer error says whether the bytes are damaged.
-pub fn decode(payload: Bytes) -> Result<Result<Record, RecordError>, EnvelopeError> {
-    let outer: StateRecord = envelope::decode_checked(payload)?;
-    Ok(from_envelope(outer))
+fn checksum(len: u32, payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&len.to_le_bytes()), payload)
+}
+
+/// Payload length that the front of a frame tells, if it looks like one.
+pub(super) fn payload_len(front: &[u8]) -> Option<usize> {
+    let (magic, rest) = front.split_first_chunk()?;
+    let len = u32::from_le_bytes(*rest.first_chunk()?) as usize;
+    (*magic == MAGIC && len <= MAX_PAYLOAD).then_some(len)
+}
+
+/// Whether a payload is what the front of its frame says.
+pub(super) fn is_intact(front: &[u8], payload: &[u8]) -> bool {
+    let stored = front.last_chunk().map(|stored| u32::from_le_bytes(*stored));
+    let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    stored == Some(checksum(len, payload))
+}
+
+/// Reads a record from the payload of an intact frame.
+pub fn decode(payload: Bytes) -> Result<Record, RecordError> {
+    from_envelope(envelope::decode(payload)?)
 }
 
 fn flag(present: bool) -> u64 {

@@ -7,6 +7,7 @@
 //! | the frame is good in both | | taken |
 //! | good in one, bad or absent in the other | rot, or a crash between the two writes | taken; the other copy is mended |
 //! | bad in both, and a good frame behind it in either copy says that the log had been synced beyond this position | damage to what was synced | refused |
+//! | good in neither, in one of them written by a newer version | | refused |
 //! | bad in both, nothing behind it says so | a torn tail | cut, the bytes are kept aside |
 //!
 //! Whether something had been synced is said by the `Flush` records: each carries the length that was synced before it.
@@ -14,9 +15,6 @@
 use bytes::Bytes;
 
 use super::record::{self, FRAME_OVERHEAD, MAGIC, Record, RecordError};
-
-/// Frames longer than this are not looked at: no record comes near.
-const MAX_FRAME: usize = 64 << 20;
 
 /// What was found.
 #[derive(Debug)]
@@ -92,26 +90,27 @@ pub fn scan(copies: &[Bytes; 2]) -> Result<Scan, ScanError> {
     Ok(found)
 }
 
+/// The good frame of either copy at a position; else one that only a newer version understands.
 fn best_frame(
     copies: &[Bytes; 2],
     pos: usize,
 ) -> Option<(&Bytes, usize, Result<Record, RecordError>)> {
-    copies
+    let frames = copies
         .iter()
-        .find_map(|copy| frame_at(copy, pos).map(|(len, record)| (copy, len, record)))
+        .filter_map(|copy| frame_at(copy, pos).map(|(len, record)| (copy, len, record)));
+    frames.min_by_key(|(_, _, record)| record.is_err())
 }
 
 /// Length and record of the frame at `pos`, if its checksum is good.
 fn frame_at(copy: &Bytes, pos: usize) -> Option<(usize, Result<Record, RecordError>)> {
     let front = copy.get(pos..pos + FRAME_OVERHEAD)?;
-    let (magic, len) = front.split_at(MAGIC.len());
-    let len = u32::from_le_bytes(len.try_into().ok()?) as usize;
-    if magic != MAGIC || len > MAX_FRAME || copy.len() - pos - FRAME_OVERHEAD < len {
+    let len = record::payload_len(front)?;
+    let start = pos + FRAME_OVERHEAD;
+    if len > copy.len() - start {
         return None;
     }
-    let start = pos + FRAME_OVERHEAD;
-    let record = record::decode(copy.slice(start..start + len)).ok()?;
-    Some((FRAME_OVERHEAD + len, record))
+    let payload = copy.slice(start..start + len);
+    record::is_intact(front, &payload).then(|| (FRAME_OVERHEAD + len, record::decode(payload)))
 }
 
 /// The greatest synced length that any good frame behind a bad spot tells of.
@@ -126,8 +125,15 @@ fn synced_beyond(copy: &Bytes, bad: usize) -> u64 {
                 }
                 pos += len;
             }
-            None => pos += 1,
+            None => pos = next_magic(copy, pos + 1),
         }
     }
     synced
+}
+
+/// The next position at which a frame may begin, or the end.
+fn next_magic(copy: &Bytes, from: usize) -> usize {
+    let rest = copy.get(from..).unwrap_or_default();
+    let found = rest.windows(MAGIC.len()).position(|window| window == MAGIC);
+    found.map_or(copy.len(), |skip| from + skip)
 }

@@ -164,3 +164,27 @@ pub fn read_all(journal: &Journal) -> Vec<StoredEntry> {
         entries.extend(more);
     }
 }
+
+/// Keeps jobs until the test runs them: lets appends arrive "during a sync".
+#[derive(Clone, Default)]
+pub struct ManualOffload(Arc<Mutex<std::collections::VecDeque<Job>>>);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Offload for ManualOffload {
+    fn run(&self, job: Job) {
+        self.0.lock().push_back(job);
+    }
+}
+
+impl ManualOffload {
+    /// Runs what is queued, and what that queues.
+    pub fn run_all(&self) {
+        loop {
+            let Some(job) = self.0.lock().pop_front() else {
+                return;
+            };
+            job();
+        }
+    }
+}

@@ -451,3 +451,19 @@ fn p_a_deletion_that_was_begun_is_finished() {
     assert!(!disk.exists(&segments[0].path).unwrap());
     assert!(!disk.exists(&segments[1].path).unwrap());
 }
+
+#[test]
+fn q_segments_of_an_unknown_group_are_no_log() {
+    let disk = SimDisk::new();
+    drop(filled(&disk));
+    let files = disk.files().len();
+    let io = sim_io(&disk);
+    let state = StateLog::open(io.clone(), &data().join("other-state")).unwrap();
+    let opened = Journal::open(io, group_dir(&data()), state, GROUP, small());
+    assert!(matches!(opened, Err(OpenError::Inconsistent { .. })));
+    assert_eq!(
+        disk.files().len(),
+        files + 2,
+        "only the other state log came"
+    );
+}

@@ -95,6 +95,7 @@ struct State {
     syncs: BTreeMap<PathBuf, u64>,
     fault: Option<FaultHook>,
     lies: bool,
+    open_files: usize,
 }
 
 #[derive(Default)]
@@ -115,14 +116,20 @@ enum Change {
 enum NameChange {
     Set(PathBuf, u64),
     Rename(PathBuf, PathBuf),
+    RenameTree(PathBuf, PathBuf),
     Remove(PathBuf),
+    RemoveTree(PathBuf),
 }
 
 impl NameChange {
     fn touches(&self, dir: &Path) -> bool {
         match self {
-            Self::Set(path, _) | Self::Remove(path) => path.parent() == Some(dir),
-            Self::Rename(from, to) => from.parent() == Some(dir) || to.parent() == Some(dir),
+            Self::Set(path, _) | Self::Remove(path) | Self::RemoveTree(path) => {
+                path.parent() == Some(dir)
+            }
+            Self::Rename(from, to) | Self::RenameTree(from, to) => {
+                from.parent() == Some(dir) || to.parent() == Some(dir)
+            }
         }
     }
 
@@ -130,10 +137,18 @@ impl NameChange {
         match self {
             Self::Set(path, node) => drop(names.insert(path.clone(), *node)),
             Self::Remove(path) => drop(names.remove(path)),
+            Self::RemoveTree(dir) => names.retain(|path, _| !path.starts_with(dir)),
             Self::Rename(from, to) => {
                 if let Some(node) = names.remove(from) {
                     names.insert(to.clone(), node);
                 }
+            }
+            Self::RenameTree(from, to) => {
+                let moved = std::mem::take(names).into_iter().map(|(path, node)| {
+                    let below = path.strip_prefix(from).map(|rest| to.join(rest));
+                    (below.unwrap_or(path), node)
+                });
+                *names = moved.collect();
             }
         }
     }
@@ -250,6 +265,10 @@ impl State {
             change.apply(&mut self.durable_names);
         }
         self.names = self.durable_names.clone();
+        for path in self.names.keys() {
+            self.dirs
+                .extend(path.ancestors().skip(1).map(Path::to_owned));
+        }
         for node in self.nodes.values_mut() {
             for change in survivors(&node.pending, loss, draw) {
                 apply_change(&mut node.durable, &change);
@@ -301,6 +320,11 @@ impl SimDisk {
     /// How often this file or directory was synced.
     pub fn syncs(&self, path: &Path) -> u64 {
         self.state.lock().syncs.get(path).copied().unwrap_or(0)
+    }
+
+    /// How many files are held open.
+    pub fn open_files(&self) -> usize {
+        self.state.lock().open_files
     }
 
     /// A disk that lies: syncs succeed and make nothing durable. For positive controls.
@@ -384,6 +408,7 @@ impl Disk for SimDisk {
                 node
             }
         };
+        state.open_files += 1;
         Ok(Arc::new(SimFile {
             disk: self.clone(),
             node,
@@ -431,16 +456,7 @@ impl Disk for SimDisk {
             return Err(not_found(from));
         }
         state.dirs.insert(to.to_owned());
-        let inside: Vec<PathBuf> = state
-            .names
-            .keys()
-            .filter(|p| p.starts_with(from))
-            .cloned()
-            .collect();
-        for path in inside {
-            let moved = to.join(path.strip_prefix(from).unwrap_or(&path));
-            state.change_name(NameChange::Rename(path, moved));
-        }
+        state.change_name(NameChange::RenameTree(from.to_owned(), to.to_owned()));
         Ok(())
     }
 
@@ -457,15 +473,7 @@ impl Disk for SimDisk {
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.enter(Call::Remove, path)?;
-        let inside: Vec<PathBuf> = state
-            .names
-            .keys()
-            .filter(|p| p.starts_with(path))
-            .cloned()
-            .collect();
-        for path in inside {
-            state.change_name(NameChange::Remove(path));
-        }
+        state.change_name(NameChange::RemoveTree(path.to_owned()));
         state.dirs.retain(|dir| !dir.starts_with(path));
         Ok(())
     }
@@ -529,6 +537,13 @@ struct SimFile {
     disk: SimDisk,
     node: u64,
     boot: u64,
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut state = self.disk.state.lock();
+        state.open_files = state.open_files.saturating_sub(1);
+    }
 }
 
 impl SimFile {

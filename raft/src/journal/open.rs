@@ -25,6 +25,7 @@
 //! | n | the committed mark above the log's end | taken back to the end |
 //! | o | files that are not segments | left alone |
 //! | p | segments that trim and purge have passed | the deletion is finished |
+//! | q | segments of a group that the state log knows nothing of | inconsistent: without votes and control entries they are no log |
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,9 @@ impl Journal {
             path: dir.clone(),
             source,
         };
-        let kept = state.group(group).unwrap_or_default();
+        let known = state.group(group);
+        let is_known = known.is_some();
+        let kept = known.unwrap_or_default();
         let disk = Arc::clone(&io.disk);
         let clean = state.take_clean_stop(group);
         let opening = Opening {
@@ -104,6 +107,10 @@ impl Journal {
             state
                 .append_blocking(vec![Record::CutDone { group }])
                 .map_err(wrap)?;
+        }
+        if !is_known && !opening.segments()?.is_empty() {
+            let found = "the state log knows nothing of these segments".to_owned();
+            return Err(opening.inconsistent(&dir, found));
         }
         let shape = opening.recover()?;
         let committed = kept.marks.committed.min(shape.last);

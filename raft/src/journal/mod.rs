@@ -23,6 +23,7 @@ mod append;
 mod config;
 mod cut;
 mod files;
+mod lookup;
 mod open;
 mod read;
 mod segment;
@@ -43,7 +44,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 pub use config::{AppendError, BadRange, JournalConfig, OpenError, ReadError};
-pub use read::{GroupDigest, ReadBatches, SegmentDigest, StampedRead};
+pub use lookup::{GroupDigest, SegmentDigest};
+pub use read::{ReadBatches, StampedRead};
 pub use segment::SegmentName;
 pub use void::VoidOutcome;
 

@@ -112,6 +112,10 @@ impl Journal {
             let found = "the state log knows nothing of these segments".to_owned();
             return Err(opening.inconsistent(&dir, found));
         }
+        if kept.clean.is_some() {
+            // Closed earlier in this run: what was recorded then is no promise for the next run.
+            state.append_blocking(vec![Record::Opened]).map_err(wrap)?;
+        }
         let shape = opening.recover()?;
         let committed = kept.marks.committed.min(shape.last);
         let inner = Inner {

@@ -248,7 +248,7 @@ fn a_callback_may_append() {
                 chain(&next, index + 1);
             }
         };
-        let entry = if index % 7 == 0 {
+        let entry = if index.is_multiple_of(7) {
             blank(1, index)
         } else {
             admit(1, index, index)

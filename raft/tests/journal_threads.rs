@@ -69,7 +69,7 @@ async fn readers_see_nothing_torn_while_the_log_grows_and_everything_is_there_af
     append(&journal, vec![blank(term, 0)]).unwrap();
     for index in 1..1_500 {
         journal.wait_for_room().await;
-        let entry = if index % 200 == 0 {
+        let entry = if index.is_multiple_of(200) {
             let vote = VoteRecord {
                 term: term + 1,
                 voted_for: Some(1),

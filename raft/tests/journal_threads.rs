@@ -67,7 +67,7 @@ async fn readers_see_nothing_torn_while_the_log_grows_and_everything_is_there_af
     let acknowledged = Arc::new(AtomicU64::new(0));
     let mut term = 1;
     append(&journal, vec![blank(term, 0)]).unwrap();
-    for index in 1..1_500 {
+    for index in 1_u64..1_500 {
         journal.wait_for_room().await;
         let entry = if index.is_multiple_of(200) {
             let vote = VoteRecord {

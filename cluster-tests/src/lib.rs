@@ -1,1 +1,11 @@
+//! Clusters of real processes, broken on purpose, and the checks that must hold afterwards.
+//!
+//! `cluster` starts and kills nodes, `proxy` cuts the links between them, `audit` asks every node for
+//! everything and holds it against the ledger of what was acknowledged, `disk` compares the segment
+//! files themselves. The simulated cluster is a binary of its own (`src/bin/sim`).
 
+pub mod audit;
+pub mod cluster;
+pub mod disk;
+pub mod load;
+pub mod proxy;

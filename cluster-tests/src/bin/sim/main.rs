@@ -11,7 +11,6 @@
 //! One process runs one seed: hash maps and tokio draw from the process's random generator, which is
 //! seeded here, before anything else has drawn from it.
 
-mod audit;
 mod scenario;
 mod seams;
 

@@ -10,6 +10,7 @@ use imprint_client::{
     BatchBuilder, BatchLimits, Client, ClientOptions, Message, NewTopic, ProducerBatch,
     SendOptions, v1,
 };
+use imprint_cluster_tests::audit::{Ledger, audit};
 use imprint_node::config::{HostPort, NodeConfig};
 use imprint_node::node::{Node, Seams};
 use imprint_proto::ids::NodeId;
@@ -17,7 +18,6 @@ use imprint_raft::disk::InlineOffload;
 use imprint_raft::disk::sim::Loss;
 use imprint_raft::disk::{Io, SimDisk};
 
-use super::audit::{Ledger, audit};
 use super::seams::{SimClock, SimEntropy, SimNet};
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];

@@ -40,9 +40,9 @@ pub struct Cluster {
     _one_at_a_time: File,
 }
 
-/// The `imprint` binary: `IMPRINT_BIN`, or the one built beside this test.
+/// The `imprint` binary: `CLUSTER_TESTS_BIN`, or the one built beside this test.
 pub fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("IMPRINT_BIN") {
+    if let Some(path) = std::env::var_os("CLUSTER_TESTS_BIN") {
         return path.into();
     }
     let test = std::env::current_exe().expect("a running program has a path");
@@ -250,9 +250,17 @@ impl Cluster {
         output.stdout
     }
 
-    pub async fn wait_ready(&self) {
+    pub async fn wait_ready(&mut self) {
         let client = self.client();
+        let ids: Vec<u64> = self.nodes.iter().map(|node| node.id).collect();
         let ready = async || {
+            for id in &ids {
+                assert!(
+                    self.is_running(*id),
+                    "node {id} ended:\n{}",
+                    self.log_of(*id)
+                );
+            }
             client
                 .admin()
                 .status()

@@ -1,6 +1,6 @@
 //! Nodes are killed, paused and cut off while producers write; afterwards the audit must hold.
 //!
-//! `IMPRINT_ROUNDS` sets the rounds of the kill tests (default 3; 20 for acceptance). `IMPRINT_STRICT`
+//! `CLUSTER_TESTS_ROUNDS` sets the rounds of the kill tests (default 3; 20 for acceptance). `CLUSTER_TESTS_STRICT`
 //! also holds them to the promised times, which only a release build on an idle machine can keep.
 
 use std::time::{Duration, Instant};
@@ -17,12 +17,14 @@ const NODES: [u64; 3] = [1, 2, 3];
 const RESUME_WITHIN: Duration = Duration::from_secs(3);
 
 fn rounds() -> u64 {
-    let rounds = std::env::var("IMPRINT_ROUNDS").ok();
-    rounds.map_or(3, |text| text.parse().expect("IMPRINT_ROUNDS is a number"))
+    let rounds = std::env::var("CLUSTER_TESTS_ROUNDS").ok();
+    rounds.map_or(3, |text| {
+        text.parse().expect("CLUSTER_TESTS_ROUNDS is a number")
+    })
 }
 
 fn strict() -> bool {
-    std::env::var_os("IMPRINT_STRICT").is_some()
+    std::env::var_os("CLUSTER_TESTS_STRICT").is_some()
 }
 
 async fn start() -> (Cluster, v1::Topic) {

@@ -112,10 +112,13 @@ impl RaftDispatcher {
         let lane = lanes
             .entry(key)
             .or_insert_with(|| Lane::open(Arc::clone(&group)));
-        if let Err((request, reply)) = lane.push(request, reply) {
+        if let Err(refused) = lane.push(request, reply) {
+            let (request, reply) = *refused;
             let fresh = Lane::open(group);
-            if let Err((_, reply)) = fresh.push(request, reply) {
-                reply.error(status::NOT_READY, "the lane ended; send again");
+            if let Err(refused) = fresh.push(request, reply) {
+                refused
+                    .1
+                    .error(status::NOT_READY, "the lane ended; send again");
             }
             lanes.insert(key, fresh);
         }

@@ -44,8 +44,12 @@ impl Lane {
     }
 
     /// Queues a request; gives it back when the lane has ended meanwhile.
-    pub(crate) fn push(&self, request: Request, reply: Replier) -> Result<(), (Request, Replier)> {
-        self.queue.send((request, reply)).map_err(|e| e.0)
+    pub(crate) fn push(
+        &self,
+        request: Request,
+        reply: Replier,
+    ) -> Result<(), Box<(Request, Replier)>> {
+        self.queue.send((request, reply)).map_err(|e| Box::new(e.0))
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -155,6 +155,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        // The only bound on what waits for a slow disk: openraft's core waits here, and so do its
+        // proposers and the leader's replication stream.
+        self.journal.wait_for_room().await;
         let entries = entries.into_iter().map(to_journal).collect();
         self.journal
             .append(

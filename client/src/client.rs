@@ -296,6 +296,8 @@ impl Client {
             };
             progress.attempts += 1;
             progress.any_unknown |= error.outcome() == Outcome::Unknown;
+            // Also when this call gives up: the next one must not go the same way.
+            self.learn_from(&plan, &error);
             if retry::next(&error, plan.repeat) == Next::GiveUp {
                 return Err(error.after(progress.attempts, progress.any_unknown));
             }
@@ -351,12 +353,8 @@ impl Client {
     }
 
     /// Notes what the error teaches and says how long to wait before the next attempt.
-    fn prepare_next(&self, plan: &Plan, error: &ClientError, progress: &mut Progress) -> Duration {
-        let Shared {
-            pool,
-            routes,
-            options,
-        } = &*self.shared;
+    fn learn_from(&self, plan: &Plan, error: &ClientError) {
+        let Shared { pool, routes, .. } = &*self.shared;
         let address: Arc<str> = Arc::from(error.server());
         tracing::debug!(server = %address, reason = error.reason(), %error, "attempt failed");
         if error.is_silence() {
@@ -366,6 +364,13 @@ impl Client {
             routes.reached(&address);
             routes.refused(&plan.want, &address);
         }
+    }
+
+    fn prepare_next(&self, plan: &Plan, error: &ClientError, progress: &mut Progress) -> Duration {
+        let Shared {
+            routes, options, ..
+        } = &*self.shared;
+        let address: Arc<str> = Arc::from(error.server());
         if !progress.tried.contains(&address) {
             progress.tried.push(address);
         }

@@ -15,6 +15,7 @@
 //! | own record on disk | goes on with it; seeds are only asked for their current addresses |
 //! | no record, a seed's record names this node and this storage id | adopts it |
 //! | no record, a seed's record names this node id with another storage id | refuses: this disk is not that node's |
+//! | no record, most seeds turn this node away | refuses, with their reason: it is another disk than the one they know |
 //! | no record, a seed's record does not name this node | refuses: not one of the first members |
 //! | a seed with another list of seeds | waits and says so: the configurations contradict |
 //! | two seeds with one node id | waits and says so |
@@ -32,7 +33,7 @@ use imprint_proto::envelope;
 use imprint_proto::ids::NodeId;
 use imprint_raft::disk::{Io, read_file, replace_file};
 use imprint_raft::identity::{self, Identity};
-use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, methods};
+use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, RpcError, methods};
 use imprint_raft::seams::Entropy;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -91,6 +92,8 @@ pub enum FormationError {
         known: String,
         own: String,
     },
+    #[error("most seeds refuse this node; {seed} says: {reason}")]
+    Refused { seed: String, reason: String },
     #[error(
         "cluster {cluster} was formed without node {node}: it is not one of the seeds' first members"
     )]
@@ -228,7 +231,7 @@ impl Formation {
     }
 
     /// Asks every seed; an answer also puts the seed into the peer table at its address.
-    async fn ask_seeds(&self) -> BTreeMap<String, Result<WhoIsReply, String>> {
+    async fn ask_seeds(&self) -> BTreeMap<String, Answer> {
         let asks = self.parts.seeds.iter().map(|seed| async {
             let answer = self.ask(seed).await;
             if let Ok(reply) = &answer {
@@ -242,9 +245,9 @@ impl Formation {
             .collect()
     }
 
-    async fn ask(&self, seed: &str) -> Result<WhoIsReply, String> {
+    async fn ask(&self, seed: &str) -> Answer {
         if seed == self.parts.address {
-            return envelope::decode(self.who_is()).map_err(|e| e.to_string());
+            return envelope::decode(self.who_is()).map_err(|e| Unanswered::Silent(e.to_string()));
         }
         let options = CallOptions {
             timeout: ASK_TIMEOUT,
@@ -256,8 +259,11 @@ impl Formation {
             .peers
             .call_address(seed, methods::FORM, Vec::new().into(), options)
             .await
-            .map_err(|e| e.to_string())?;
-        envelope::decode(reply).map_err(|e| e.to_string())
+            .map_err(|error| match error {
+                RpcError::Refused { reason, .. } => Unanswered::Refused(reason),
+                other => Unanswered::Silent(other.to_string()),
+            })?;
+        envelope::decode(reply).map_err(|e| Unanswered::Silent(e.to_string()))
     }
 
     /// A stranger on a seed's address is not taken for the member that lived there.
@@ -312,9 +318,12 @@ impl Formation {
     }
 
     /// The decision table of the module's head.
-    fn decide(&self, answers: &BTreeMap<String, Result<WhoIsReply, String>>) -> Step {
+    fn decide(&self, answers: &BTreeMap<String, Answer>) -> Step {
         if let Some(record) = answers.values().flatten().find_map(|a| a.record.clone()) {
             return self.decide_adoption(record);
+        }
+        if let Some(refused) = refused_by_most(answers) {
+            return Step::Refuse(refused);
         }
         if !answers.contains_key(&self.parts.address) {
             return Step::Wait(format!(
@@ -327,7 +336,12 @@ impl Formation {
         for (seed, answer) in answers {
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(e) => return Step::Wait(format!("seed {seed} does not answer: {e}")),
+                Err(Unanswered::Silent(e)) => {
+                    return Step::Wait(format!("seed {seed} does not answer: {e}"));
+                }
+                Err(Unanswered::Refused(e)) => {
+                    return Step::Wait(format!("seed {seed} refuses this node: {e}"));
+                }
             };
             if answer.seeds != self.parts.seeds {
                 return Step::Wait(format!(
@@ -411,6 +425,34 @@ impl Formation {
             _ => Ok(()),
         }
     }
+}
+
+/// What a seed said.
+type Answer = Result<WhoIsReply, Unanswered>;
+
+/// Why a seed said nothing of itself.
+enum Unanswered {
+    /// Not there, not yet, or not understood: it is waited for.
+    Silent(String),
+    /// It doesn't talk to this node.
+    Refused(String),
+}
+
+/// A cluster that doesn't know this disk turns it away at the hello already. Most seeds have to, so
+/// that no single misconfigured one can end a node.
+fn refused_by_most(answers: &BTreeMap<String, Answer>) -> Option<FormationError> {
+    let refusals: Vec<(&String, &String)> = answers
+        .iter()
+        .filter_map(|(seed, answer)| match answer {
+            Err(Unanswered::Refused(reason)) => Some((seed, reason)),
+            _ => None,
+        })
+        .collect();
+    let (seed, reason) = refusals.first()?;
+    (refusals.len() > answers.len() / 2).then(|| FormationError::Refused {
+        seed: (*seed).clone(),
+        reason: (*reason).clone(),
+    })
 }
 
 enum Step {

@@ -148,7 +148,7 @@ mod tests {
         batch.push(b"BB", &[Bytes::from(vec![b'x'; COPY_BELOW])], 2);
         assert_eq!(
             (batch.bytes(), batch.frames(), batch.chunks.len()),
-            (7 + 2 + COPY_BELOW, 2, 1)
+            (7 + 2 + COPY_BELOW, 2, 2)
         );
         let (mut near, mut far) = tokio::io::duplex(16);
         let done = parking_lot::Mutex::new(Vec::new());

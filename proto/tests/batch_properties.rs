@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::model::{self, ModelBatch};
+use common::model::{self, ModelBatch, frame_starts, overwrite, reseal};
 use imprint_proto::batch::{
     AdmittedBatch, BatchBuilder, HeaderKind, HeaderValue, Message, StampedBatch, UserHeader,
     split_batches,
@@ -130,12 +130,6 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-fn overwrite(bytes: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(slot) = bytes.get_mut(at..at + value.len()) {
-        slot.copy_from_slice(value);
-    }
-}
-
 impl Damage {
     fn apply(&self, bytes: &mut Vec<u8>) {
         match self {
@@ -161,18 +155,6 @@ impl Damage {
             Self::SwapFrames(a, b) => swap_frames(bytes, a, b),
         }
     }
-}
-
-/// Where the frames begin, as far as they can be followed.
-fn frame_starts(bytes: &[u8]) -> Vec<usize> {
-    let mut starts = Vec::new();
-    let mut at = 256;
-    while let Some(head) = bytes.get(at..at + 48) {
-        starts.push(at);
-        let len = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap()) as usize;
-        at += 48 + len(32) + len(36);
-    }
-    starts
 }
 
 fn set_frame(bytes: &mut [u8], frame: &Index, field: usize, value: u64) {
@@ -203,24 +185,6 @@ fn swap_frames(bytes: &mut Vec<u8>, a: &Index, b: &Index) {
     frames.swap(a, b);
     bytes.truncate(256);
     frames.iter().for_each(|frame| bytes.extend(frame));
-}
-
-/// Makes length and checksums right again where the frames can be followed, so that damage reaches
-/// the rules behind those.
-fn reseal(bytes: &mut [u8]) {
-    let starts = frame_starts(bytes);
-    let len = bytes.len();
-    overwrite(bytes, 32, &(len as u64).to_le_bytes());
-    let mut input = bytes.get(..40).unwrap_or_default().to_vec();
-    input.extend(bytes.get(48..52).unwrap_or_default());
-    for (at, &start) in starts.iter().enumerate() {
-        let end = starts.get(at + 1).copied().unwrap_or(bytes.len());
-        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[start + 8..end]).to_le_bytes();
-        overwrite(bytes, start, &checksum);
-        input.extend(checksum);
-    }
-    let checksum = xxhash_rust::xxh3::xxh3_64(&input);
-    overwrite(bytes, 40, &checksum.to_le_bytes());
 }
 
 fn assert_same(batch: &AdmittedBatch, expected: &ModelBatch) {

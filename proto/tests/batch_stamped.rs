@@ -121,6 +121,7 @@ fn trusted_bytes_are_still_held_to_their_structure() {
     let good = stamped(2, 10, 20);
     let batch = StampedBatch::from_contiguous(good.clone()).unwrap();
     assert_eq!(batch.parts().0.as_ptr(), good.as_ptr());
+    assert_eq!(batch.to_contiguous().as_ptr(), good.as_ptr());
     assert_eq!(batch.frames().len(), 2);
     assert!(StampedBatch::from_contiguous(good.slice(..good.len() - 1)).is_err());
     let mut bytes = good.to_vec();

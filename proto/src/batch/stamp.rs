@@ -57,12 +57,22 @@ pub enum BatchError {
 ///
 /// Header and blob are kept apart, so that stamping leaves the blob where the socket put it; a
 /// vectored write puts them together. The frames tile the blob, always.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct StampedBatch {
     header: BatchHeader,
     header_bytes: Bytes,
     blob: Bytes,
+    /// The same bytes in one piece, where they came in one piece.
+    whole: Option<Bytes>,
 }
+
+impl PartialEq for StampedBatch {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for StampedBatch {}
 
 impl StampedBatch {
     /// The end of stamping: the fields are final, the blob was admitted.
@@ -71,6 +81,7 @@ impl StampedBatch {
             header,
             header_bytes: Bytes::copy_from_slice(&header.encode()),
             blob,
+            whole: None,
         }
     }
 
@@ -105,7 +116,7 @@ impl StampedBatch {
                 computed,
             });
         }
-        Ok(Self::from_checked(header, &bytes))
+        Ok(Self::from_checked(header, bytes))
     }
 
     /// Takes bytes that were verified before (a cache, a file of this run) and checks only their
@@ -118,14 +129,15 @@ impl StampedBatch {
         for frame in Frames::new(&bytes[HEADER_LEN..], header.message_count) {
             frame?;
         }
-        Ok(Self::from_checked(header, &bytes))
+        Ok(Self::from_checked(header, bytes))
     }
 
-    fn from_checked(header: BatchHeader, bytes: &Bytes) -> Self {
+    fn from_checked(header: BatchHeader, bytes: Bytes) -> Self {
         Self {
             header,
             header_bytes: bytes.slice(..HEADER_LEN),
             blob: bytes.slice(HEADER_LEN..),
+            whole: Some(bytes),
         }
     }
 
@@ -190,8 +202,12 @@ impl StampedBatch {
         FrameIter::new(&self.blob, self.header.message_count)
     }
 
-    /// The batch in one piece: copies, unless it came in one piece.
+    /// The batch in one piece. Copies a batch that was stamped here; one that came in one piece
+    /// is shared.
     pub fn to_contiguous(&self) -> Bytes {
+        if let Some(whole) = &self.whole {
+            return whole.clone();
+        }
         let mut out = Vec::with_capacity(HEADER_LEN + self.blob.len());
         out.extend_from_slice(&self.header_bytes);
         out.extend_from_slice(&self.blob);

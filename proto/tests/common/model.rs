@@ -266,3 +266,40 @@ fn first_broken(checks: &[(u8, bool)]) -> Result<(), u8> {
         None => Ok(()),
     }
 }
+
+/// Where the frames begin, as far as they can be followed.
+pub fn frame_starts(bytes: &[u8]) -> Vec<usize> {
+    let mut starts = Vec::new();
+    let mut at = 256;
+    while let Some(head) = bytes.get(at..at + 48) {
+        starts.push(at);
+        let len = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+        at += 48 + len(32) + len(36);
+    }
+    starts
+}
+
+/// Makes length and checksums right again where the frames can be followed, so that damage reaches
+/// the rules behind those.
+pub fn reseal(bytes: &mut [u8]) {
+    let starts = frame_starts(bytes);
+    let len = bytes.len();
+    overwrite(bytes, 32, &(len as u64).to_le_bytes());
+    let mut input = bytes.get(..40).unwrap_or_default().to_vec();
+    input.extend(bytes.get(48..52).unwrap_or_default());
+    for (at, &start) in starts.iter().enumerate() {
+        let end = starts.get(at + 1).copied().unwrap_or(bytes.len());
+        let checksum = xxh3_64(&bytes[start + 8..end]).to_le_bytes();
+        overwrite(bytes, start, &checksum);
+        input.extend(checksum);
+    }
+    let checksum = xxh3_64(&input);
+    overwrite(bytes, 40, &checksum.to_le_bytes());
+}
+
+/// Writes over the bytes at `at`, where there are enough of them.
+pub fn overwrite(bytes: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(slot) = bytes.get_mut(at..at + value.len()) {
+        slot.copy_from_slice(value);
+    }
+}

@@ -141,6 +141,7 @@ fn seams() -> Seams {
         io: Io::new(Arc::new(RealDisk), Arc::new(offload), Arc::new(SystemClock)),
         net: Arc::new(TcpNet),
         entropy: Arc::new(SystemEntropy),
+        open_meta: crate::node::open_sled,
     }
 }
 

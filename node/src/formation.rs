@@ -33,6 +33,7 @@ use imprint_proto::envelope;
 use imprint_proto::ids::NodeId;
 use imprint_raft::disk::{Io, read_file, replace_file};
 use imprint_raft::identity::{self, Identity};
+use imprint_raft::meta::MetaStore;
 use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, RpcError, methods};
 use imprint_raft::seams::Entropy;
 use parking_lot::Mutex;
@@ -126,6 +127,8 @@ pub struct FormationParts {
     pub io: Io,
     pub data_dir: PathBuf,
     pub entropy: Arc<dyn Entropy>,
+    /// Remembers where members were last met. Losing it costs the time to ask the seeds.
+    pub meta: Arc<dyn MetaStore>,
 }
 
 /// The state of formation on this node.
@@ -278,7 +281,27 @@ impl Formation {
         });
         if reply.node_id != own && !stranger {
             self.parts.peers.add(NodeId(reply.node_id), seed.to_owned());
+            self.remember(reply.node_id, seed);
         }
+    }
+
+    fn remember(&self, node: u64, address: &str) {
+        if self.remembered(node).as_deref() == Some(address) {
+            return;
+        }
+        let meta = Arc::clone(&self.parts.meta);
+        let (key, address) = (address_key(node), address.to_owned());
+        self.parts.io.offload.run(Box::new(move || {
+            if let Err(error) = meta.put(&key, address.as_bytes()) {
+                tracing::warn!(node, %error, "the member's address is not remembered");
+            }
+        }));
+    }
+
+    /// Where a member was last met; what can't be read counts as forgotten.
+    fn remembered(&self, node: u64) -> Option<String> {
+        let stored = self.parts.meta.get(&address_key(node)).ok()??;
+        String::from_utf8(stored.to_vec()).ok()
     }
 
     fn add_members(&self, record: &FormationRecord) {
@@ -286,7 +309,9 @@ impl Formation {
             if member.node_id != self.parts.identity.node_id.0 {
                 let node = NodeId(member.node_id);
                 if self.parts.peers.get(node).is_none() {
-                    self.parts.peers.add(node, member.address.clone());
+                    let last_met = self.remembered(member.node_id);
+                    let address = last_met.unwrap_or_else(|| member.address.clone());
+                    self.parts.peers.add(node, address);
                 }
             }
         }
@@ -459,6 +484,11 @@ enum Step {
     Wait(String),
     Write(FormationRecord),
     Refuse(FormationError),
+}
+
+/// Key of a member's last address in the meta store.
+fn address_key(node: u64) -> Vec<u8> {
+    format!("peer-address/{node}").into_bytes()
 }
 
 fn record_path(parts: &FormationParts) -> PathBuf {

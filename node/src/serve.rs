@@ -68,6 +68,7 @@ fn seams() -> Seams {
         io: io.with_fatal_hook(Arc::new(|_| std::process::exit(EXIT_DISK))),
         net: Arc::new(TcpNet),
         entropy: Arc::new(SystemEntropy),
+        open_meta: crate::node::open_sled,
     }
 }
 

@@ -25,6 +25,7 @@ use crate::{
 use imprint_raft::{
     consensus::{Groups, GroupsConfig, RaftDispatcher},
     disk::Io,
+    meta::{MetaError, MetaStore, SledMeta},
     rpc::{Hello, HelloSource, PeerTable, Refusal, RpcConfig, RpcServer, TableParts},
     seams::{Entropy, Listener, Net},
 };
@@ -50,6 +51,16 @@ pub struct Seams {
     pub io: Io,
     pub net: Arc<dyn Net>,
     pub entropy: Arc<dyn Entropy>,
+    /// Opens the store of what can be rebuilt, given the data directory. May block.
+    pub open_meta: OpenMeta,
+}
+
+/// See [`Seams::open_meta`].
+pub type OpenMeta = fn(&std::path::Path) -> Result<Arc<dyn MetaStore>, MetaError>;
+
+/// sled, in the data directory.
+pub fn open_sled(data_dir: &std::path::Path) -> Result<Arc<dyn MetaStore>, MetaError> {
+    Ok(Arc::new(SledMeta::open(data_dir)?))
 }
 
 /// Why a node did not start, or could not go on.
@@ -120,6 +131,7 @@ impl Node {
             io: seams.io.clone(),
             data_dir: config.data_dir.clone(),
             entropy: Arc::clone(&seams.entropy),
+            meta: Arc::clone(&storage.meta),
         })?;
         // Set once, right here.
         let _ = formation_cell.set(Arc::clone(&formation));

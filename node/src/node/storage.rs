@@ -5,12 +5,13 @@
 //! acknowledged. A new directory gets its state log before its identity, so that one with an
 //! identity always has both.
 
-use super::Seams;
+use super::{OpenMeta, Seams};
 use crate::config::{HostPort, NodeConfig};
 use imprint_proto::ids::NodeId;
 use imprint_raft::{
     disk::{DirLock, Io},
     identity::{self, Identity, IdentityError},
+    meta::{MetaError, MetaStore},
     seams::Entropy,
     statelog::{Presence, StateLog, StateLogError},
 };
@@ -33,6 +34,8 @@ pub enum StorageError {
     IdentityLost { path: PathBuf },
     #[error(transparent)]
     StateLog(#[from] StateLogError),
+    #[error("the meta store, which may be deleted, can't be opened: {0:?}")]
+    Meta(#[from] MetaError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -41,6 +44,8 @@ pub enum StorageError {
 pub(super) struct Storage {
     pub identity: Identity,
     pub state: Arc<StateLog>,
+    /// What can be rebuilt.
+    pub meta: Arc<dyn MetaStore>,
     /// Held as long as the node lives.
     _lock: Box<dyn DirLock>,
 }
@@ -62,9 +67,12 @@ impl Storage {
         let (io, entropy) = (seams.io.clone(), Arc::clone(&seams.entropy));
         let (dir, node) = (config.data_dir.clone(), config.node_id);
         let path = dir.clone();
-        offloaded(&seams.io, move || open(&io, entropy.as_ref(), &dir, node))
-            .await
-            .map_err(|source| StorageError::Io { path, source })?
+        let open_meta = seams.open_meta;
+        offloaded(&seams.io, move || {
+            open(&io, entropy.as_ref(), open_meta, &dir, node)
+        })
+        .await
+        .map_err(|source| StorageError::Io { path, source })?
     }
 
     /// Writes down what only lazily becomes durable.
@@ -73,7 +81,13 @@ impl Storage {
     }
 }
 
-fn open(io: &Io, entropy: &dyn Entropy, dir: &Path, node: NodeId) -> Result<Storage, StorageError> {
+fn open(
+    io: &Io,
+    entropy: &dyn Entropy,
+    open_meta: OpenMeta,
+    dir: &Path,
+    node: NodeId,
+) -> Result<Storage, StorageError> {
     let disk = io.disk.as_ref();
     let lock = identity::lock(disk, dir)?;
     let known = identity::load(disk, dir)?;
@@ -97,6 +111,7 @@ fn open(io: &Io, entropy: &dyn Entropy, dir: &Path, node: NodeId) -> Result<Stor
     Ok(Storage {
         identity,
         state,
+        meta: open_meta(dir)?,
         _lock: lock,
     })
 }

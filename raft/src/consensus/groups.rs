@@ -294,3 +294,21 @@ fn raft_config(config: &GroupsConfig) -> Config {
         ..Config::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of these was found by breaking it: see the module's invariants and `raft_config`.
+    #[test]
+    fn the_settings_that_safety_rests_on() {
+        let config = raft_config(&GroupsConfig::default())
+            .validate()
+            .expect("the defaults agree with each other");
+        assert_eq!(config.enable_leader_restore, Some(false));
+        assert_eq!(config.enable_pre_vote, Some(true));
+        assert_eq!(config.allow_log_reversion, Some(false));
+        assert_eq!(config.snapshot_policy, SnapshotPolicy::Never);
+        assert_eq!(config.max_in_snapshot_log_to_keep, u64::MAX);
+    }
+}

@@ -17,6 +17,7 @@ use imprint_proto::ids::NodeId;
 use imprint_raft::disk::InlineOffload;
 use imprint_raft::disk::sim::Loss;
 use imprint_raft::disk::{Io, SimDisk};
+use imprint_raft::meta::MemMeta;
 
 use super::seams::{SimClock, SimEntropy, SimNet};
 
@@ -154,6 +155,7 @@ async fn run_node(n: u64, disk: SimDisk, entropy: SimEntropy) -> turmoil::Result
         io,
         net: Arc::new(SimNet),
         entropy: Arc::new(entropy),
+        open_meta: |_| Ok(Arc::new(MemMeta::default())),
     };
     let node = Node::start(config, seams).await?;
     let error = node.failed().await;

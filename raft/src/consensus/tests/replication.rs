@@ -147,6 +147,39 @@ async fn leadership_moves_on_request() {
         .expect("the new leader accepts");
 }
 
+/// openraft's default answers for a peer that wasn't asked, and says yes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pre_vote_is_answered_by_the_peer_itself() {
+    use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+    let cluster = TestCluster::start(3, GroupsConfig::default()).await;
+    let replicas = cluster.open_group(5).await;
+    let leading = leader(&replicas);
+    leading
+        .propose(batch(5, b"something to be behind of"), None, deadline())
+        .await
+        .expect("all nodes are up");
+    let mut networks = super::super::network::GroupNetwork {
+        group: 5,
+        peers: std::sync::Arc::clone(&cluster.nodes[&1].peers),
+    };
+    let target = super::super::ReplicaNode {
+        node_id: 2,
+        address: String::new(),
+    };
+    let mut network = networks.new_client(102, &target).await;
+    let request = openraft::raft::VoteRequest::new(Vote::new(99, 101), None);
+    let option = RPCOption::new(Duration::from_secs(5));
+    let answer = network
+        .pre_vote(request, option)
+        .await
+        .expect("the peer is up");
+    assert!(!answer.vote_granted, "an empty log must not win: {answer}");
+    assert!(
+        replicas[&2].epoch() < 99,
+        "a pre-vote must not raise the term"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sleeping_group_takes_the_next_write() {
     let config = GroupsConfig {

@@ -4,6 +4,8 @@
 //! [`Ambient`] sees the same message ids, the same back-off and the same producer times on each run
 //! of a seed. Waiting is tokio's, whose clock a simulation controls by itself.
 
+#![allow(clippy::disallowed_methods, reason = "a seam")]
+
 use std::fmt::Debug;
 use std::time::{SystemTime, UNIX_EPOCH};
 

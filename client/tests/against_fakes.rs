@@ -1,5 +1,7 @@
 //! The client against servers that misbehave on command, over real sockets.
 
+#![allow(clippy::disallowed_methods, reason = "these tests use real sockets")]
+
 mod support;
 
 use futures_util::future::BoxFuture;

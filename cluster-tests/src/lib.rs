@@ -4,6 +4,11 @@
 //! everything and holds it against the ledger of what was acknowledged, `disk` compares the segment
 //! files themselves. The simulated cluster is a binary of its own (`src/bin/sim`).
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests live in the real world"
+)]
+
 pub mod audit;
 pub mod cluster;
 pub mod disk;

@@ -3,6 +3,11 @@
 //! `CLUSTER_TESTS_ROUNDS` sets the rounds of the kill tests (default 3; 20 for acceptance). `CLUSTER_TESTS_STRICT`
 //! also holds them to the promised times, which only a release build on an idle machine can keep.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this test lives in the real world"
+)]
+
 use std::time::{Duration, Instant};
 
 use imprint_client::v1;

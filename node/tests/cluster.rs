@@ -1,5 +1,10 @@
 //! A cluster of real nodes in one process, over gRPC and HTTP.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this test lives in the real world"
+)]
+
 use bytes::Bytes;
 use imprint_node::dev::{DevCluster, Ports, configs, ports};
 use imprint_proto::{

@@ -1,5 +1,7 @@
 //! The binary as people and scripts meet it: what goes to stdout, what to stderr, and the exit status.
 
+#![allow(clippy::disallowed_methods, reason = "these tests use real sockets")]
+
 #[path = "../../client/tests/support/mod.rs"]
 #[allow(dead_code)]
 mod support;

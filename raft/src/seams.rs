@@ -3,6 +3,8 @@
 //! Code outside of these seams and of `disk` never reads a clock, a random generator or a socket by itself, so that a
 //! whole cluster can run in one process under simulated time. The traits know nothing of Raft, segments or gRPC.
 
+#![allow(clippy::disallowed_methods, reason = "the seams")]
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;

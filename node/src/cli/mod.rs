@@ -9,6 +9,11 @@
 //! What this module must not know: anything of a node's inside. `serve` and `dev` are handed their
 //! arguments; every other command is a client like any other and uses `imprint_client` alone.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a command line lives in the real world"
+)]
+
 mod args;
 mod bench;
 mod cluster;

@@ -4,6 +4,8 @@
 //! operating system's entropy; a simulation seeds the thread that runs the whole cluster, and the
 //! same seed then gives the same timeouts. Nothing here knows about groups or storage.
 
+#![allow(clippy::disallowed_methods, reason = "a seam")]
+
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;

@@ -242,7 +242,9 @@ impl fmt::Display for ClientError {
         } else {
             self.message()
         })?;
-        for violation in self.violations() {
+        // The message often is the only violation's description already.
+        let unsaid = |v: &&FieldViolation| !self.message().contains(&*v.description);
+        for violation in self.violations().iter().filter(unsaid) {
             write!(f, "; {}: {}", violation.field, violation.description)?;
         }
         if let Some((start, end)) = self.offsets() {

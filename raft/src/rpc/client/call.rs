@@ -18,6 +18,9 @@ use crate::rpc::error::{Phase, RpcError};
 use crate::rpc::methods;
 use crate::rpc::wire::Encoded;
 
+/// A time-out that the clock can't express counts as this one.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// How a call ended, if not by a reply with status 200. Without the words that only the caller needs.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
@@ -81,7 +84,9 @@ impl CallShared {
         let enqueued = Instant::now();
         Arc::new(CallShared {
             method,
-            deadline: enqueued + timeout,
+            deadline: enqueued
+                .checked_add(timeout)
+                .unwrap_or(enqueued + LONGEST_TIMEOUT),
             timeout,
             enqueued,
             ended: Default::default(),

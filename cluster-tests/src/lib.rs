@@ -12,5 +12,6 @@
 pub mod audit;
 pub mod cluster;
 pub mod disk;
+pub mod ledger;
 pub mod load;
 pub mod proxy;

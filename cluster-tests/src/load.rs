@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use imprint_client::{BatchBuilder, BatchLimits, Client, Message, ProducerBatch, SendOptions};
+use imprint_client::{
+    BatchBuilder, BatchLimits, Client, Message, Outcome, ProducerBatch, SendOptions,
+};
 use tokio::task::JoinSet;
 
-use crate::audit::Ledger;
 use crate::cluster::Cluster;
+use crate::ledger::Ledger;
 
 /// What the producers share.
 #[derive(Default)]
@@ -103,11 +105,17 @@ async fn produce(client: Client, topic: String, who: u64, shared: Arc<Shared>) {
         );
         locked(&shared.ledger).sent(who, &text);
         let batch = batch_of(text.as_bytes());
-        // Without retries of unknown outcomes: an error means that it may be stored, at most once.
+        // Without retries of unknown outcomes: one message is stored at most once.
         let answer = client.send(&topic, 0, &batch, SendOptions::default()).await;
-        if let Ok(reply) = answer {
-            locked(&shared.ledger).acknowledged(reply.base_offset, &text);
-            locked(&shared.acks).push(Instant::now());
+        match answer {
+            Ok(reply) => {
+                locked(&shared.ledger).acknowledged(reply.base_offset, &text);
+                locked(&shared.acks).push(Instant::now());
+            }
+            Err(error) if error.outcome() != Outcome::Unknown => {
+                locked(&shared.ledger).refused(&text);
+            }
+            Err(_) => {}
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Clusters of real processes, broken on purpose, and the checks that must hold afterwards.
 //!
 //! `cluster` starts and kills nodes, `proxy` cuts the links between them, `audit` asks every node for
-//! everything and holds it against the ledger of what was acknowledged, `disk` compares the segment
-//! files themselves. The simulated cluster is a binary of its own (`src/bin/sim`).
+//! everything and holds it against the `ledger` of what was acknowledged, `disk` compares the segment
+//! files themselves, `hold` does all of it. The simulated cluster is a binary of its own (`src/bin/sim`).
 
 #![allow(
     clippy::disallowed_methods,
@@ -12,6 +12,7 @@
 pub mod audit;
 pub mod cluster;
 pub mod disk;
+pub mod hold;
 pub mod ledger;
 pub mod load;
 pub mod proxy;

@@ -11,15 +11,16 @@
 use std::time::{Duration, Instant};
 
 use imprint_client::v1;
-use imprint_cluster_tests::audit::{Ledger, audit};
 use imprint_cluster_tests::cluster::{Cluster, eventually};
-use imprint_cluster_tests::disk;
+use imprint_cluster_tests::hold::hold_audit;
 use imprint_cluster_tests::load::Load;
 
 const TOPIC: &str = "events";
 const NODES: [u64; 3] = [1, 2, 3];
 /// Writes resume within this after the leader's death, where times are held to.
 const RESUME_WITHIN: Duration = Duration::from_secs(3);
+/// And within this on any machine, however busy.
+const RESUME_AT_LAST: Duration = Duration::from_secs(10);
 
 fn rounds() -> u64 {
     let rounds = std::env::var("CLUSTER_TESTS_ROUNDS").ok();
@@ -38,43 +39,6 @@ async fn start() -> (Cluster, v1::Topic) {
         .create_topic(TOPIC, &[("segment_bytes", "64KiB")])
         .await;
     (cluster, topic)
-}
-
-/// The audit over the client interface, then over the files.
-async fn hold_audit(cluster: &Cluster, topic: &v1::Topic, ledger: &Ledger) {
-    let client = cluster.client();
-    let mut last = String::new();
-    eventually("the audit holds on every node", async || {
-        match audit(&client, TOPIC, &NODES, ledger).await {
-            Ok(summary) => {
-                last = summary;
-                true
-            }
-            Err(problem) => {
-                if problem != last {
-                    eprintln!("not yet: {problem}");
-                    last = problem;
-                }
-                false
-            }
-        }
-    })
-    .await;
-    eprintln!("audit: {last}");
-    let dirs: Vec<_> = cluster
-        .nodes
-        .iter()
-        .map(|node| node.data_dir.clone())
-        .collect();
-    let group = topic.partitions[0].partition_id;
-    eventually("the segment files agree", async || {
-        disk::compare(&dirs, group).is_ok()
-    })
-    .await;
-    for id in NODES {
-        let log = cluster.log_of(id);
-        assert!(!log.contains("panicked"), "node {id} panicked:\n{log}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,9 +66,12 @@ async fn a_killed_leader_loses_nothing_and_comes_back_identical() {
         gaps[gaps.len() / 2],
         gaps[gaps.len() - 1]
     );
-    if strict() {
-        assert!(gaps.iter().all(|gap| *gap < RESUME_WITHIN), "{gaps:?}");
-    }
+    let bound = if strict() {
+        RESUME_WITHIN
+    } else {
+        RESUME_AT_LAST
+    };
+    assert!(gaps.iter().all(|gap| *gap < bound), "{bound:?}: {gaps:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,9 +131,7 @@ async fn a_node_stops_in_good_order_and_needs_nothing_that_can_be_rebuilt() {
             cluster.log_of(id)
         );
         let meta = cluster.node(id).data_dir.join("meta");
-        if meta.exists() {
-            std::fs::remove_dir_all(&meta).expect("a stopped node's directory");
-        }
+        std::fs::remove_dir_all(&meta).expect("a stopped node has a meta directory");
         load.wait_for(20).await;
         cluster.start_node(id);
         cluster.wait_ready().await;

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use imprint_cluster_tests::cluster::{Cluster, eventually};
-use imprint_cluster_tests::disk;
+use imprint_cluster_tests::cluster::Cluster;
+use imprint_cluster_tests::hold::{same_files, verify_equal};
 use sha2::{Digest, Sha256};
 
 const LINES: usize = 1_000_000;
@@ -88,23 +88,9 @@ async fn a_million_lines_come_back_the_same_from_each_node() {
         assert_eq!(digest, expected, "node {node} gave {} bytes", output.len());
     }
 
-    let verified = String::from_utf8_lossy(&cluster.imprint_ok(&["verify", "lines"])).into_owned();
-    assert!(!verified.contains("no "), "{verified}");
-    let dirs: Vec<_> = cluster
-        .nodes
-        .iter()
-        .map(|node| node.data_dir.clone())
-        .collect();
-    let group = topic.partitions[0].partition_id;
-    let mut segments = 0;
-    eventually("sealed segment files have the same SHA-256", async || {
-        match disk::compare(&dirs, group) {
-            Ok(count) => segments = count,
-            Err(problem) => eprintln!("not yet: {problem}"),
-        }
-        segments > 0
-    })
-    .await;
+    cluster.imprint_ok(&["verify", "lines"]);
+    verify_equal(&cluster, "lines").await;
+    let segments = same_files(&cluster, &topic).await.len();
     assert!(
         segments >= 3,
         "only {segments} segments: nothing was sealed"

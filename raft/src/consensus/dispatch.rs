@@ -195,6 +195,10 @@ impl RaftDispatcher {
             Ok(group) => group,
             Err(reason) => return reply.error(status::NOT_READY, &reason),
         };
+        if !group.may_lead() {
+            let reason = "this replica's log has to be repaired before it may lead";
+            return reply.error(status::NOT_READY, reason);
+        }
         let last = log_id_opt(message.last);
         let request = TransferLeaderRequest::new(message.from.vote(), message.to, last);
         tokio::spawn(async move {

@@ -20,6 +20,7 @@ use openraft::{Raft, ServerState};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::fitness::Fitness;
 use super::machine::GroupMachine;
 use super::types::{AppRecord, Applied, TypeConfig};
 use crate::journal::{Journal, VoidOutcome};
@@ -80,6 +81,8 @@ pub struct Group {
     pub(crate) journal: Arc<Journal>,
     pub(crate) commit: watch::Receiver<u64>,
     pub(crate) sleep: Sleep,
+    /// Whether it may lead.
+    pub(crate) fitness: Fitness,
 }
 
 /// Whether the group is quiesced, and since when it could be.

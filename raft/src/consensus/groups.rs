@@ -17,6 +17,7 @@ use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
 
 use super::bootstrap::Bootstrap;
+use super::fitness::Fitness;
 use super::group::{Group, Sleep};
 use super::machine::{GroupMachine, Machine};
 use super::network::GroupNetwork;
@@ -183,6 +184,7 @@ impl Groups {
             journal,
             commit,
             sleep: Sleep::new(),
+            fitness: Fitness::default(),
         });
         if let Some(delay) = spec.bootstrap_delay {
             let bootstrap = Bootstrap {

@@ -19,6 +19,7 @@
 mod bootstrap;
 mod codec;
 mod dispatch;
+mod fitness;
 mod group;
 mod groups;
 mod inbound;

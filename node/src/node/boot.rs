@@ -65,6 +65,7 @@ impl Boot {
             bootstrap_delay: Some(bootstrap_delay(first == Some(own.replica_id))),
             machine: Box::new(machine),
             segment_bytes: CONTROLLER_SEGMENT_BYTES,
+            segment_span_us: None,
         };
         match self.groups.open_group(spec).await {
             Ok(_) => Ok(()),

@@ -120,6 +120,7 @@ impl Replica for RaftReplica {
                     ProposeError::OffsetMismatch { expected, next }
                 }
                 Raft::Refused(reason) => ProposeError::Refused(reason),
+                Raft::TrimAboveCommit { .. } => ProposeError::Refused(detail),
                 // A replica that stops may have appended what it was just given.
                 Raft::Unknown(_) | Raft::Stopped(_) => ProposeError::Unknown {
                     detail,
@@ -270,6 +271,7 @@ impl Replicas for RaftReplicas {
             bootstrap_delay: Some(bootstrap_delay(replica.preferred)),
             machine: Box::new(NoMachine),
             segment_bytes: replica.segment_bytes,
+            segment_span_us: None,
         };
         match self.groups.open_group(spec).await {
             Ok(_) => Ok(()),

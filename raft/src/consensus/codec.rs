@@ -15,7 +15,7 @@ use super::types::{
     AppRecord, Entry, LogId, MembershipError, TypeConfig, Vote, decode_membership,
     encode_membership, log_id,
 };
-use crate::journal::LogPos;
+use crate::journal::{LogPos, RollSettings};
 
 imprint_proto::envelope! {
     /// A vote: term, candidate, and whether a majority granted it.
@@ -169,6 +169,7 @@ mod entry_kind {
     pub const MEMBERSHIP: u8 = 2;
     pub const TRIM: u8 = 3;
     pub const VOID: u8 = 4;
+    pub const SETTINGS: u8 = 5;
 }
 
 /// Why a message between nodes was refused.
@@ -187,6 +188,8 @@ pub(crate) enum CodecError {
     Membership { index: u64, source: MembershipError },
     #[error("entry {index} holds a trim of {len} bytes, expected 8")]
     Trim { index: u64, len: usize },
+    #[error("entry {index} holds settings that don't check: {source}")]
+    Settings { index: u64, source: EnvelopeError },
     #[error("append reply has result {0}, which this version doesn't know")]
     UnknownResult(u8),
     #[error("append reply with result {0} lacks its field")]
@@ -319,6 +322,9 @@ fn entry_body(entry: &Entry) -> Result<EntryBody, CodecError> {
             entry_kind::TRIM,
             Bytes::copy_from_slice(&upto.to_le_bytes()),
         ),
+        EntryPayload::Normal(AppRecord::Settings(settings)) => {
+            EntryBody::one(entry_kind::SETTINGS, settings.encode())
+        }
         EntryPayload::Normal(AppRecord::Admitted { .. }) => {
             return Err(CodecError::Unstamped(entry.log_id.index));
         }
@@ -420,6 +426,10 @@ fn entry_from_wire(wire: EntryWire, group: u64) -> Result<Entry, CodecError> {
             })
         }
         entry_kind::VOID => EntryPayload::Normal(AppRecord::Void(wire.body)),
+        entry_kind::SETTINGS => EntryPayload::Normal(AppRecord::Settings(
+            RollSettings::decode(wire.body)
+                .map_err(|source| CodecError::Settings { index, source })?,
+        )),
         kind => return Err(CodecError::UnknownEntryKind { index, kind }),
     };
     let id = log_id(LogPos {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::fitness::Fitness;
 use super::machine::GroupMachine;
 use super::types::{AppRecord, Applied, TypeConfig};
-use crate::journal::{Journal, VoidOutcome};
+use crate::journal::{Journal, RollSettings, VoidOutcome};
 
 pub(crate) type GroupRaft = Raft<TypeConfig, GroupMachine>;
 
@@ -54,6 +54,9 @@ pub enum ProposeError {
     /// Nothing was appended: the append refused the batch.
     #[error("the append refused the batch: {0}")]
     Refused(String),
+    /// Nothing was appended: a trim may only take what is committed.
+    #[error("can't trim up to {upto}: committed are the offsets {start}..{commit}")]
+    TrimAboveCommit { upto: u64, start: u64, commit: u64 },
     /// The batch may or may not be in the log.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -244,18 +247,62 @@ impl Group {
         expected_offset: Option<u64>,
         deadline: Instant,
     ) -> Result<Proposed, ProposeError> {
+        let record = || AppRecord::Admitted {
+            batch: batch.clone(),
+            expected_offset,
+        };
+        let (epoch, applied) = self.write(record, deadline).await?;
+        proposed(epoch, applied)
+    }
+
+    /// Lets everything below `upto` go, on all replicas, and gives the first offset that is kept: at least `upto`. What was
+    /// trimmed before stays so. Whole segments are deleted; reads below the start are refused at once.
+    ///
+    /// The caller owns the deadline; when it passes, the trim may still happen.
+    pub async fn trim(&self, upto: u64, deadline: Instant) -> Result<u64, ProposeError> {
+        let (start, commit) = (self.journal.start_offset(), self.commit_offset());
+        if self.is_leader() && upto > commit {
+            return Err(ProposeError::TrimAboveCommit {
+                upto,
+                start,
+                commit,
+            });
+        }
+        match self.write(|| AppRecord::Trim { upto }, deadline).await? {
+            (_, Applied::Trimmed { start_offset }) => Ok(start_offset),
+            (_, other) => Err(no_outcome(&other)),
+        }
+    }
+
+    /// Makes segments end by other settings from here on, on all replicas.
+    pub async fn change_roll(
+        &self,
+        settings: RollSettings,
+        deadline: Instant,
+    ) -> Result<(), ProposeError> {
+        self.write(|| AppRecord::Settings(settings), deadline)
+            .await
+            .map(drop)
+    }
+
+    /// The settings that the next batch is appended under here.
+    pub fn roll_settings(&self) -> RollSettings {
+        self.journal.roll_settings()
+    }
+
+    /// Has a record committed and applied here; gives the term that it was written in.
+    async fn write(
+        &self,
+        record: impl Fn() -> AppRecord,
+        deadline: Instant,
+    ) -> Result<(u64, Applied), ProposeError> {
         self.wake();
         let mut tries = 0;
         loop {
-            let record = AppRecord::Admitted {
-                batch: batch.clone(),
-                expected_offset,
-            };
-            let write = tokio::time::timeout_at(deadline, self.raft.client_write(record));
+            let write = tokio::time::timeout_at(deadline, self.raft.client_write(record()));
             let error = match write.await {
                 Ok(Ok(response)) => {
-                    let epoch = response.log_id.leader_id.term;
-                    return proposed(epoch, response.data);
+                    return Ok((response.log_id.leader_id.term, response.data));
                 }
                 Ok(Err(error)) => error,
                 Err(_) => return Err(ProposeError::Unknown("the deadline passed".into())),
@@ -333,8 +380,12 @@ fn proposed(epoch: u64, applied: Applied) -> Result<Proposed, ProposeError> {
             Ok(other) => ProposeError::Refused(format!("{other:?}")),
             Err(e) => ProposeError::Refused(format!("an outcome that can't be read: {e}")),
         }),
-        Applied::None => Err(ProposeError::Unknown("the entry has no outcome".into())),
+        other => Err(no_outcome(&other)),
     }
+}
+
+fn no_outcome(applied: &Applied) -> ProposeError {
+    ProposeError::Unknown(format!("applying the entry answered: {applied}"))
 }
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;

@@ -66,6 +66,9 @@ pub struct GroupSpec {
     pub machine: Box<dyn Machine>,
     /// A segment is closed before the batch that would take it past this. Bytes.
     pub segment_bytes: u64,
+    /// A segment is closed before a batch stamped this many microseconds after its first one. This and `segment_bytes` are in
+    /// force until a change is proposed: they have to be the same on all replicas and at every start.
+    pub segment_span_us: Option<u64>,
 }
 
 /// Why a replica didn't open.
@@ -161,7 +164,7 @@ impl Groups {
     async fn start(&self, spec: GroupSpec) -> Result<Arc<Group>, OpenGroupError> {
         let id = spec.group_id;
         self.check_marker(id, spec.replica_id).await?;
-        let journal = self.open_journal(id, spec.segment_bytes).await?;
+        let journal = self.open_journal(&spec).await?;
         let (commit_tx, commit) = watch::channel(0);
         let machine = GroupMachine::new(self.io.clone(), &journal, spec.machine, commit_tx)
             .map_err(|source| OpenGroupError::Io { group: id, source })?;
@@ -215,13 +218,11 @@ impl Groups {
         }
     }
 
-    async fn open_journal(
-        &self,
-        group: u64,
-        segment_bytes: u64,
-    ) -> Result<Arc<Journal>, OpenGroupError> {
+    async fn open_journal(&self, spec: &GroupSpec) -> Result<Arc<Journal>, OpenGroupError> {
+        let group = spec.group_id;
         let config = JournalConfig {
-            segment_bytes,
+            segment_bytes: spec.segment_bytes,
+            segment_span_us: spec.segment_span_us,
             tail_cache_bytes: self.config.tail_cache_bytes,
             ..JournalConfig::default()
         };

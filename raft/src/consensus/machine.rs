@@ -17,11 +17,11 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use imprint_proto::batch::StampedBatch;
 use imprint_proto::envelope;
-use openraft::OptionalSend;
 use openraft::entry::RaftEntry;
 use openraft::storage::{
     EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot, SnapshotMeta,
 };
+use openraft::{EntryPayload, OptionalSend};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -90,6 +90,7 @@ imprint_proto::envelope! {
 /// The state machine of one group.
 pub(crate) struct GroupMachine {
     io: Io,
+    journal: Arc<Journal>,
     shared: Arc<Mutex<MachineState>>,
     commit: watch::Sender<u64>,
     snapshot_path: PathBuf,
@@ -105,7 +106,7 @@ impl GroupMachine {
     /// `commit` is the group's commit point, an offset; it is set to where the state resumes.
     pub(crate) fn new(
         io: Io,
-        journal: &Journal,
+        journal: &Arc<Journal>,
         machine: Box<dyn Machine>,
         commit: watch::Sender<u64>,
     ) -> io::Result<Self> {
@@ -128,9 +129,19 @@ impl GroupMachine {
         };
         Ok(GroupMachine {
             io,
+            journal: Arc::clone(journal),
             shared: Arc::new(Mutex::new(state)),
             commit,
             snapshot_path,
+        })
+    }
+
+    /// A trim is durable here before it is answered.
+    async fn apply_trim(&self, id: LogId, upto: u64) -> io::Result<Applied> {
+        self.journal.trim(upto).await?;
+        self.shared.lock().applied = Some(id);
+        Ok(Applied::Trimmed {
+            start_offset: self.journal.start_offset(),
         })
     }
 
@@ -142,7 +153,7 @@ impl GroupMachine {
         }
         state.applied = Some(id);
         match &entry.payload {
-            openraft::EntryPayload::Normal(AppRecord::Stamped(batch)) => {
+            EntryPayload::Normal(AppRecord::Stamped(batch)) => {
                 let reply = state.machine.apply(batch);
                 self.commit.send_replace(batch.next_offset());
                 Applied::Batch {
@@ -152,9 +163,7 @@ impl GroupMachine {
                     reply,
                 }
             }
-            openraft::EntryPayload::Normal(AppRecord::Void(outcome)) => {
-                Applied::Voided(outcome.clone())
-            }
+            EntryPayload::Normal(AppRecord::Void(outcome)) => Applied::Voided(outcome.clone()),
             _ => Applied::None,
         }
     }
@@ -230,7 +239,12 @@ impl RaftStateMachine<TypeConfig> for GroupMachine {
     {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
-            let applied = self.apply_entry(&entry);
+            let applied = match &entry.payload {
+                EntryPayload::Normal(AppRecord::Trim { upto }) => {
+                    self.apply_trim(entry.log_id(), *upto).await?
+                }
+                _ => self.apply_entry(&entry),
+            };
             if let Some(responder) = responder {
                 responder.send(applied);
             }
@@ -241,6 +255,7 @@ impl RaftStateMachine<TypeConfig> for GroupMachine {
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
         GroupMachine {
             io: self.io.clone(),
+            journal: Arc::clone(&self.journal),
             shared: Arc::clone(&self.shared),
             commit: self.commit.clone(),
             snapshot_path: self.snapshot_path.clone(),

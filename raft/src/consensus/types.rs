@@ -14,7 +14,7 @@ use openraft::entry::RaftEntry;
 use openraft::{EntryPayload, Membership};
 
 use super::runtime::SeamRuntime;
-use crate::journal::{ControlKind, LogPos, NewEntry, StoredEntry};
+use crate::journal::{ControlKind, LogPos, NewEntry, RollSettings, StoredEntry};
 
 openraft::declare_raft_types!(
     /// One type configuration for every group, the controller's included.
@@ -63,6 +63,8 @@ pub enum AppRecord {
     Void(Bytes),
     /// Everything below this offset may be deleted.
     Trim { upto: u64 },
+    /// From here on segments end by these settings.
+    Settings(RollSettings),
 }
 
 impl fmt::Display for AppRecord {
@@ -79,6 +81,7 @@ impl fmt::Display for AppRecord {
             ),
             AppRecord::Void(outcome) => write!(f, "void, {} bytes", outcome.len()),
             AppRecord::Trim { upto } => write!(f, "trim below offset {upto}"),
+            AppRecord::Settings(settings) => write!(f, "{settings:?}"),
         }
     }
 }
@@ -104,6 +107,8 @@ pub enum Applied {
     },
     /// The append refused the batch; the encoded outcome says why.
     Voided(Bytes),
+    /// The log begins here now, durably on this replica.
+    Trimmed { start_offset: u64 },
 }
 
 impl fmt::Display for Applied {
@@ -116,6 +121,7 @@ impl fmt::Display for Applied {
                 ..
             } => write!(f, "offsets {base_offset}..{next_offset}"),
             Applied::Voided(_) => f.write_str("void"),
+            Applied::Trimmed { start_offset } => write!(f, "the log starts at {start_offset}"),
         }
     }
 }
@@ -218,6 +224,9 @@ pub(crate) fn to_journal(entry: Entry) -> NewEntry {
         EntryPayload::Normal(AppRecord::Stamped(batch)) => NewEntry::Data { pos, batch },
         EntryPayload::Normal(AppRecord::Void(outcome)) => control(pos, ControlKind::Void(outcome)),
         EntryPayload::Normal(AppRecord::Trim { upto }) => control(pos, ControlKind::Trim { upto }),
+        EntryPayload::Normal(AppRecord::Settings(settings)) => {
+            control(pos, ControlKind::Settings(settings))
+        }
     }
 }
 
@@ -242,5 +251,6 @@ fn control_payload(kind: ControlKind) -> Result<Payload, MembershipError> {
         ControlKind::Membership(bytes) => EntryPayload::Membership(decode_membership(bytes)?),
         ControlKind::Trim { upto } => EntryPayload::Normal(AppRecord::Trim { upto }),
         ControlKind::Void(outcome) => EntryPayload::Normal(AppRecord::Void(outcome)),
+        ControlKind::Settings(settings) => EntryPayload::Normal(AppRecord::Settings(settings)),
     })
 }

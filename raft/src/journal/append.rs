@@ -10,8 +10,8 @@ use super::segment::{Segment, SegmentName, Spot};
 use super::shape::Shape;
 use super::writer::Work;
 use super::{
-    AppendError, ControlKind, Done, Inner, Journal, JournalConfig, LogPos, NewEntry, StoredEntry,
-    VoidOutcome, failed_before,
+    AppendError, ControlKind, Done, Inner, Journal, LogPos, NewEntry, StoredEntry, VoidOutcome,
+    failed_before,
 };
 use crate::statelog::{Control, Record};
 
@@ -125,17 +125,17 @@ fn stage(shape: &Shape, entries: Vec<NewEntry>, now_us: u64) -> Result<Vec<Stage
         .collect()
 }
 
-/// Whether a batch opens a segment: a function of the log's content and the fixed settings alone.
-fn rolls(shape: &Shape, cfg: &JournalConfig, batch: &StampedBatch) -> bool {
+/// Whether a batch opens a segment: a function of the log's content alone, but for the initial settings.
+fn rolls(shape: &Shape, batch: &StampedBatch) -> bool {
     let Some(active) = shape.segments.back() else {
         return true;
     };
     let (len, first_stamp) = active.with(|body| (body.len, body.first_stamp));
-    let too_long = len > 0 && len.saturating_add(batch.len()) > cfg.segment_bytes;
+    let too_long = len > 0 && len.saturating_add(batch.len()) > shape.roll.segment_bytes;
     let age = batch
         .base_timestamp()
         .saturating_sub(first_stamp.unwrap_or(u64::MAX));
-    let too_old = cfg.segment_span_us.is_some_and(|span| age >= span);
+    let too_old = shape.roll.segment_span_us.is_some_and(|span| age >= span);
     let jumped = shape
         .jump
         .is_some_and(|jump| active.name.first_index <= jump);
@@ -213,7 +213,7 @@ impl Journal {
 
     fn install_data(&self, inner: &mut Inner, pos: LogPos, batch: StampedBatch) {
         let shape = &mut inner.shape;
-        if rolls(shape, &self.cfg, &batch) {
+        if rolls(shape, &batch) {
             let name = SegmentName {
                 base_offset: batch.base_offset(),
                 first_index: pos.index,

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use imprint_proto::batch::BatchError;
 
-use super::LogPos;
+use super::{LogPos, RollSettings};
 
-/// Settings of one group's journal. Those marked *fixed* decide where segments end and have to be equal on all replicas.
+/// Settings of one group's journal. Those marked *initial* decide where segments end until a settings entry of the log says
+/// otherwise; they have to be equal on all replicas, at every start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalConfig {
-    /// A batch that would take a segment past this many bytes opens a new one. Fixed. Default 256 MiB.
+    /// A batch that would take a segment past this many bytes opens a new one. Initial. Default 256 MiB.
     pub segment_bytes: u64,
-    /// A batch stamped this many microseconds or more after its segment's first batch opens a new one. Fixed. Default none.
+    /// A batch stamped this many microseconds or more after its segment's first batch opens a new one. Initial. Default none.
     pub segment_span_us: Option<u64>,
     /// Bytes of the newest synced batches kept in memory for followers and readers at the tail. Default 4 MiB.
     pub tail_cache_bytes: u64,
@@ -24,6 +25,16 @@ pub struct JournalConfig {
     pub zero_step_bytes: u64,
     /// Sealed segments that may be open, with their index in memory. Default 8.
     pub warm_segments: usize,
+}
+
+impl JournalConfig {
+    /// The settings in force before any settings entry.
+    pub fn initial_roll(&self) -> RollSettings {
+        RollSettings {
+            segment_bytes: self.segment_bytes,
+            segment_span_us: self.segment_span_us,
+        }
+    }
 }
 
 impl Default for JournalConfig {

@@ -49,7 +49,7 @@ pub use read::{ReadBatches, StampedRead};
 pub use segment::SegmentName;
 pub use void::VoidOutcome;
 
-pub use crate::statelog::{ControlKind, Done, LogPos, StateLog, VoteRecord};
+pub use crate::statelog::{ControlKind, Done, LogPos, RollSettings, StateLog, VoteRecord};
 
 use crate::disk::Io;
 use files::WarmSegments;
@@ -206,6 +206,17 @@ impl Journal {
     /// The last membership at or before `upto`, with its place. Survives purging.
     pub fn last_membership(&self, upto: u64) -> Option<(LogPos, Bytes)> {
         self.inner.lock().shape.last_membership(upto)
+    }
+
+    /// The settings that the next batch is appended under.
+    pub fn roll_settings(&self) -> RollSettings {
+        self.inner.lock().shape.roll
+    }
+
+    /// The last change of settings at or before `upto`, with its place; `None` while the initial ones are in force.
+    /// Survives purging.
+    pub fn last_settings(&self, upto: u64) -> Option<(LogPos, RollSettings)> {
+        self.inner.lock().shape.last_settings(upto)
     }
 
     /// Term of an entry, or of the purged position; `None` elsewhere.

@@ -41,7 +41,7 @@ use super::shape::{Shape, TermStart};
 use super::tail::TailCache;
 use super::walk::{Check, Walked, Window, last_nonzero, walk_segment};
 use super::writer::{Queue, Work};
-use super::{Inner, Journal, LogPos};
+use super::{Inner, Journal, LogPos, RollSettings};
 use crate::disk::{self, Disk, DiskFile, Io, OpenMode};
 use crate::statelog::{CleanStop, GroupState, PendingCut, Record, StateLog};
 
@@ -116,7 +116,7 @@ impl Journal {
             // Closed earlier in this run: what was recorded then is no promise for the next run.
             state.append_blocking(vec![Record::Opened]).map_err(wrap)?;
         }
-        let shape = opening.recover()?;
+        let shape = opening.recover(cfg.initial_roll())?;
         let committed = kept.marks.committed.min(shape.last);
         let inner = Inner {
             synced_offset: shape.next_offset,
@@ -234,7 +234,7 @@ impl Opening<'_> {
     }
 
     /// Rows b to p.
-    fn recover(&self) -> Result<Shape, OpenError> {
+    fn recover(&self, initial_roll: RollSettings) -> Result<Shape, OpenError> {
         let mut segments = self.segments()?;
         segments
             .iter()
@@ -265,9 +265,10 @@ impl Opening<'_> {
                 .last()
                 .map_or(0, |segment| segment.with(|body| body.last_stamp)),
             segments: segments.into(),
-            ..Shape::default()
+            ..Shape::new(initial_roll)
         };
         shape.terms = terms(&shape);
+        shape.find_roll();
         self.place_end(&mut shape, last_data)?;
         Ok(shape)
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::segment::Segment;
-use crate::statelog::{Control, ControlKind, LogPos};
+use crate::statelog::{Control, ControlKind, LogPos, RollSettings};
 
 /// Where a term begins, as far as this log still knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +26,12 @@ pub struct TermStart {
 }
 
 /// See the module's text.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Shape {
+    /// In force before any settings entry.
+    pub initial_roll: RollSettings,
+    /// In force at the log's end: the last settings entry, or the initial ones.
+    pub roll: RollSettings,
     /// Control entries by index.
     pub controls: BTreeMap<u64, Control>,
     /// Rising in every field.
@@ -52,6 +56,31 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// A log without entries.
+    pub fn new(initial_roll: RollSettings) -> Self {
+        Self {
+            initial_roll,
+            roll: initial_roll,
+            controls: BTreeMap::new(),
+            terms: Vec::new(),
+            segments: VecDeque::new(),
+            last: None,
+            purged: None,
+            next_offset: 0,
+            last_stamp: 0,
+            start_offset: 0,
+            jump: None,
+            cuts: 0,
+        }
+    }
+
+    /// Settles which settings are in force, after control entries came or went other than by appending.
+    pub fn find_roll(&mut self) {
+        self.roll = self
+            .last_settings(u64::MAX)
+            .map_or(self.initial_roll, |(_, settings)| settings);
+    }
+
     /// Index of the first entry that Raft may read. A log that was never purged may begin at 0 or later.
     pub fn first_index(&self) -> u64 {
         if let Some(purged) = self.purged {
@@ -109,6 +138,9 @@ impl Shape {
     pub fn push_control(&mut self, pos: LogPos, kind: ControlKind) {
         let offset = self.next_offset;
         self.note_term(pos, offset);
+        if let ControlKind::Settings(settings) = &kind {
+            self.roll = *settings;
+        }
         self.controls.insert(
             pos.index,
             Control {
@@ -122,18 +154,34 @@ impl Shape {
 
     /// The last membership at or before an index.
     pub fn last_membership(&self, upto: u64) -> Option<(LogPos, bytes::Bytes)> {
+        self.last_control(upto, |kind| match kind {
+            ControlKind::Membership(bytes) => Some(bytes.clone()),
+            _ => None,
+        })
+    }
+
+    /// The last settings entry at or before an index.
+    pub fn last_settings(&self, upto: u64) -> Option<(LogPos, RollSettings)> {
+        self.last_control(upto, |kind| match kind {
+            ControlKind::Settings(settings) => Some(*settings),
+            _ => None,
+        })
+    }
+
+    fn last_control<T>(
+        &self,
+        upto: u64,
+        wanted: impl Fn(&ControlKind) -> Option<T>,
+    ) -> Option<(LogPos, T)> {
         self.controls
             .range(..=upto)
             .rev()
-            .find_map(|(index, control)| match &control.kind {
-                ControlKind::Membership(bytes) => Some((
-                    LogPos {
-                        term: control.term,
-                        index: *index,
-                    },
-                    bytes.clone(),
-                )),
-                _ => None,
+            .find_map(|(index, control)| {
+                let pos = LogPos {
+                    term: control.term,
+                    index: *index,
+                };
+                Some((pos, wanted(&control.kind)?))
             })
     }
 
@@ -221,6 +269,7 @@ impl Shape {
     pub fn cut_after(&mut self, keep: Option<LogPos>, end: u64, stamp: u64) -> Vec<Arc<Segment>> {
         let from_index = keep.map_or(0, |pos| pos.index + 1);
         self.controls.split_off(&from_index);
+        self.find_roll();
         self.terms
             .truncate(self.terms.partition_point(|start| start.index < from_index));
         let kept = self

@@ -424,11 +424,12 @@ impl Journal {
     /// Starts writing zeros ahead of the active end if little is left of them.
     fn zero_ahead(self: &Arc<Self>, segment: &Arc<Segment>) {
         let step = self.cfg.zero_step_bytes;
+        let segment_bytes = self.roll_settings().segment_bytes;
         {
             let mut extent = segment.extent.lock();
             let left = extent.zeroed_end.saturating_sub(extent.frontier);
             let busy = extent.zeroing || extent.closed;
-            if step == 0 || busy || left > step / 2 || extent.frontier >= self.cfg.segment_bytes {
+            if step == 0 || busy || left > step / 2 || extent.frontier >= segment_bytes {
                 return;
             }
             extent.zeroing = true;
@@ -444,7 +445,7 @@ impl Journal {
             let extent = segment.extent.lock();
             extent.zeroed_end.max(extent.frontier)
         };
-        let to = (from + step).min(self.cfg.segment_bytes.max(from));
+        let to = (from + step).min(self.roll_settings().segment_bytes.max(from));
         let result = self
             .active_file(segment)
             .and_then(|file| zero_range(file.as_ref(), segment, from, to));

@@ -33,7 +33,8 @@ pub use open::{Presence, StateLogError};
 pub use record::Record;
 pub use state::{NodeState, drop_controls};
 pub use types::{
-    CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord,
+    CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, RollSettings,
+    VoteRecord,
 };
 
 use crate::disk::{DiskFile, Io};

@@ -9,7 +9,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use imprint_proto::envelope::{self, EnvelopeError};
 
 use super::types::{
-    CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, VoteRecord,
+    CleanStop, Control, ControlKind, GroupState, LogPos, Marks, PendingCut, RollSettings,
+    VoteRecord,
 };
 
 /// One change of what a group keeps.
@@ -43,7 +44,7 @@ pub enum Record {
     Purged { group: u64, pos: LogPos },
     /// The first offset to keep moved.
     Start { group: u64, start_offset: u64 },
-    /// Control entries below an index are forgotten, but for the last membership among them.
+    /// Control entries below an index are forgotten, but for the last membership and the last settings among them.
     ControlsDropped { group: u64, below: u64 },
     /// The plain fields, written when the log is compacted.
     Base {
@@ -251,6 +252,7 @@ fn control_envelope(group: u64, index: u64, control: &Control) -> StateRecord {
         ControlKind::Membership(data) => (1, 0, data.clone()),
         ControlKind::Trim { upto } => (2, *upto, Bytes::new()),
         ControlKind::Void(data) => (3, 0, data.clone()),
+        ControlKind::Settings(settings) => (4, 0, settings.encode()),
     };
     let body = ControlBody {
         index,
@@ -283,6 +285,7 @@ fn control_from(group: u64, body: Bytes) -> Result<Record, RecordError> {
         1 => ControlKind::Membership(data),
         2 => ControlKind::Trim { upto },
         3 => ControlKind::Void(data),
+        4 => ControlKind::Settings(RollSettings::decode(data)?),
         _ => return Err(RecordError::UnknownKind(CONTROL)),
     };
     Ok(Record::Control {

@@ -85,7 +85,8 @@ impl NodeState {
     }
 }
 
-/// Forgets control entries below an index, but for the last membership among them: it may be the one in force.
+/// Forgets control entries below an index, but for the last membership and the last settings among them: they may be those
+/// in force.
 pub fn drop_controls<T>(
     controls: &mut BTreeMap<u64, T>,
     below: u64,
@@ -93,9 +94,14 @@ pub fn drop_controls<T>(
 ) {
     let kept = controls.split_off(&below);
     let dropped = std::mem::replace(controls, kept);
-    let last_membership = dropped
-        .into_iter()
-        .rev()
-        .find(|(_, c)| matches!(kind(c), ControlKind::Membership(_)));
-    controls.extend(last_membership);
+    let (mut has_membership, mut has_settings) = (false, false);
+    let in_force = dropped.into_iter().rev().filter(|(_, c)| {
+        let seen = match kind(c) {
+            ControlKind::Membership(_) => &mut has_membership,
+            ControlKind::Settings(_) => &mut has_settings,
+            _ => return false,
+        };
+        !std::mem::replace(seen, true)
+    });
+    controls.extend(in_force);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
+use imprint_proto::envelope::{self, EnvelopeError};
 
 /// Where an entry stands in its group's Raft log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -31,6 +32,46 @@ pub struct VoteRecord {
     pub committed: bool,
 }
 
+/// When a segment ends. What is in force is a function of the log, so that segments end at the same places on all replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RollSettings {
+    /// A batch that would take a segment past this many bytes opens a new one.
+    pub segment_bytes: u64,
+    /// A batch stamped this many microseconds or more after its segment's first batch opens a new one.
+    pub segment_span_us: Option<u64>,
+}
+
+imprint_proto::envelope! {
+    /// The content of a settings entry.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct RollBody: version 0, compat 0 {
+        segment_bytes: u64,
+        segment_span_us: Option<u64>,
+    }
+}
+
+impl RollSettings {
+    /// As the content of an entry, in the state log and on the way to a peer.
+    pub fn encode(self) -> Bytes {
+        envelope::encode(&RollBody {
+            segment_bytes: self.segment_bytes,
+            segment_span_us: self.segment_span_us,
+        })
+    }
+
+    /// From the content of an entry.
+    pub fn decode(bytes: Bytes) -> Result<Self, EnvelopeError> {
+        let RollBody {
+            segment_bytes,
+            segment_span_us,
+        } = envelope::decode(bytes)?;
+        Ok(Self {
+            segment_bytes,
+            segment_span_us,
+        })
+    }
+}
+
 /// What a control entry says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlKind {
@@ -45,6 +86,8 @@ pub enum ControlKind {
     },
     /// A batch that was not taken, and why: an encoded outcome.
     Void(Bytes),
+    /// From here on segments end by these settings.
+    Settings(RollSettings),
 }
 
 /// A control entry but for its index.

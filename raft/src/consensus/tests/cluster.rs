@@ -168,6 +168,7 @@ impl TestCluster {
             bootstrap_delay: Some(Duration::from_secs(if node == 1 { 0 } else { 3 })),
             machine: Box::new(NoMachine),
             segment_bytes: 1 << 20,
+            segment_span_us: None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Any node answers, so these calls go to whichever server responds. Creating and deleting write, and
 //! a lost answer is not asked for again: the caller gets an unknown outcome and can look.
 
-use crate::client::{Client, Plan, timed};
+use crate::client::{Client, Plan, Position, timed};
 use crate::error::ClientError;
 use crate::options::RetryUnknown;
 use crate::retry::Repeat;
@@ -34,7 +34,22 @@ pub struct NewTopic {
     pub settings: HashMap<String, String>,
 }
 
+/// What is to be trimmed away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrimTopic {
+    /// The topic.
+    pub topic: String,
+    /// Partitions; empty: all.
+    pub partitions: Vec<u32>,
+    /// Messages before it go, in each of the partitions.
+    pub before: Position,
+    /// Change nothing, say what would be.
+    pub dry_run: bool,
+}
+
 const READS: Repeat = Repeat::Harmless;
+/// Done twice they change nothing more.
+const REPEATS: Repeat = Repeat::Harmless;
 const WRITES: Repeat = Repeat::Writes(RetryUnknown::No);
 
 impl Client {
@@ -104,6 +119,52 @@ impl Admin {
                 return Ok(topics);
             }
         }
+    }
+
+    /// Sets some settings of a topic, puts others back to their defaults; all or nothing.
+    pub async fn update_topic(
+        &self,
+        name: &str,
+        set: HashMap<String, String>,
+        unset: Vec<String>,
+    ) -> Result<v1::Topic, ClientError> {
+        let request = v1::UpdateTopicRequest {
+            name: name.to_owned(),
+            set,
+            unset,
+        };
+        let reply = self
+            .call(
+                REPEATS,
+                Duration::ZERO,
+                request,
+                async |mut admin, request| admin.update_topic(request).await,
+            )
+            .await?;
+        Ok(reply.topic.unwrap_or_default())
+    }
+
+    /// Moves the start of a topic's partitions up to a position in each; what is below is gone for
+    /// good. Each partition succeeds or fails by itself.
+    pub async fn trim_topic(
+        &self,
+        trim: TrimTopic,
+    ) -> Result<Vec<v1::TrimmedPartition>, ClientError> {
+        let request = v1::TrimTopicRequest {
+            topic: trim.topic,
+            partitions: trim.partitions,
+            before: Some(trim.before.into()),
+            dry_run: trim.dry_run,
+        };
+        let reply = self
+            .call(
+                REPEATS,
+                Duration::ZERO,
+                request,
+                async |mut admin, request| admin.trim_topic(request).await,
+            )
+            .await?;
+        Ok(reply.partitions)
     }
 
     /// Deletes a topic and everything in it.

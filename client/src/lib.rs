@@ -34,7 +34,7 @@ mod producer;
 mod retry;
 mod routes;
 
-pub use admin::{Admin, NewTopic};
+pub use admin::{Admin, NewTopic, TrimTopic};
 pub use ambient::{Ambient, SystemAmbient};
 pub use client::{Client, ConnectError, PollOptions, Position, SendOptions};
 pub use consumer::{ConsumeError, Consumer, ConsumerOptions, Fetched, Record, records_of};

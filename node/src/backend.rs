@@ -27,6 +27,15 @@ pub struct LogOffsets {
     pub synced: u64,
 }
 
+/// Where a log's segments end. A function of the log, so that all replicas cut alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RollSettings {
+    /// A batch that would take a segment past this opens a new one.
+    pub segment_bytes: u64,
+    /// A batch stamped this many microseconds after its segment's first opens a new one.
+    pub segment_span_us: Option<u64>,
+}
+
 /// What a committed batch got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposed {
@@ -109,6 +118,17 @@ pub struct LogDigest {
     pub segments: Vec<SegmentDigest>,
 }
 
+/// One segment of a replica's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentSummary {
+    pub base_offset: u64,
+    /// Behind its last message.
+    pub end_offset: u64,
+    pub bytes: u64,
+    /// No longer written.
+    pub sealed: bool,
+}
+
 /// One replica on this node.
 #[async_trait]
 pub trait Replica: Send + Sync {
@@ -137,6 +157,17 @@ pub trait Replica: Send + Sync {
     -> Result<ReadBatches, ReadError>;
     /// First offset stamped at or after that time, microseconds; the end if there is none.
     async fn offset_for_time(&self, timestamp_us: u64) -> Result<u64, ReadError>;
+    /// The segments that are stored, in order; a trimmed one may still be among them.
+    fn segments(&self) -> Vec<SegmentSummary>;
+    /// Server time of the batch that holds this offset, microseconds; `None` if it isn't there.
+    async fn stamp_at(&self, offset: u64) -> Result<Option<u64>, ReadError>;
+    /// Where segments end, at the log's end.
+    fn roll_settings(&self) -> RollSettings;
+    /// Has all replicas forget what is below `upto`, an offset at or below the commit point. Answers
+    /// with the first kept offset once that is committed. A second time changes nothing.
+    async fn trim(&self, upto: u64, deadline: Instant) -> Result<u64, ProposeError>;
+    /// Changes where segments end, from here on in the log. A second time changes nothing.
+    async fn change_roll(&self, roll: RollSettings, deadline: Instant) -> Result<(), ProposeError>;
     /// Digest of the bytes from the start up to `upto`, an offset that ends a batch.
     async fn digest(&self, upto: u64) -> Result<LogDigest, ReadError>;
     /// Hands leadership to some other replica's node; true if it was asked to take over.
@@ -152,7 +183,8 @@ pub struct OpenReplica {
     pub members: BTreeMap<ReplicaId, (NodeId, String)>,
     /// This replica is the preferred leader and stands for election at once.
     pub preferred: bool,
-    pub segment_bytes: u64,
+    /// Where the log's segments end until an entry of the log says otherwise.
+    pub roll: RollSettings,
 }
 
 /// A replica that didn't open or close.

@@ -10,7 +10,7 @@
 
 use crate::{
     backend::{OpenReplica, Replicas},
-    controller::{ControllerState, settings},
+    controller::ControllerState,
     core::{CONTROLLER, Core},
 };
 use futures_util::{StreamExt, stream};
@@ -40,7 +40,7 @@ pub struct Present<'a> {
     pub open: &'a [GroupId],
     /// Groups with something stored, open or not.
     pub stored: &'a [GroupId],
-    /// For topics that don't set their own.
+    /// For topics from before theirs were written out.
     pub segment_bytes: u64,
     pub is_alive: &'a (dyn Fn(NodeId) -> bool + Sync),
 }
@@ -86,8 +86,7 @@ pub fn plan(state: &ControllerState, present: &Present<'_>) -> Plan {
             replica: ReplicaId(own.replica_id),
             members: members.collect(),
             preferred: first.is_some_and(|first| first.node_id == node.0),
-            segment_bytes: settings::bytes(&topic.settings, "segment_bytes")
-                .unwrap_or(segment_bytes),
+            roll: topic.first_roll(segment_bytes),
         });
     }
     Plan {
@@ -99,8 +98,8 @@ pub fn plan(state: &ControllerState, present: &Present<'_>) -> Plan {
     }
 }
 
-/// Follows the state until the node stops taking calls. `segment_bytes` is for topics that don't
-/// set their own.
+/// Follows the state until the node stops taking calls. `segment_bytes` is for topics
+/// from before theirs were written out.
 pub async fn run(core: Arc<Core>, segment_bytes: u64) {
     wait_replayed(&core).await;
     let mut states = core.parts.controller.clone();
@@ -234,7 +233,7 @@ mod tests {
         let first = &all.open[0];
         assert_eq!(first.members.len(), 2);
         assert_eq!(first.members[&first.replica], (NodeId(1), "n1:7461".into()));
-        assert_eq!(first.segment_bytes, 1 << 20);
+        assert_eq!(first.roll.segment_bytes, 1 << 20);
         assert!(first.preferred);
         let rest = plan_with(&state, &[first.group], &[]);
         assert_eq!(rest.open, all.open[1..]);

@@ -337,6 +337,27 @@ impl AdminService for Service {
         }))
     }
 
+    async fn update_topic(
+        &self,
+        _: Request<v1::UpdateTopicRequest>,
+    ) -> Result<Response<v1::UpdateTopicResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn trim_partition(
+        &self,
+        _: Request<v1::TrimPartitionRequest>,
+    ) -> Result<Response<v1::TrimPartitionResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn trim_topic(
+        &self,
+        _: Request<v1::TrimTopicRequest>,
+    ) -> Result<Response<v1::TrimTopicResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn delete_topic(
         &self,
         _: Request<v1::DeleteTopicRequest>,

@@ -1,6 +1,6 @@
 //! The shape of the command line: every command, flag, default and environment variable.
 
-use super::time::StartAt;
+use super::time::{StartAt, TrimBefore};
 use super::units;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub enum Command {
     Serve(crate::serve::ServeArgs),
     /// Run a whole cluster on loopback in one process
     Dev(crate::dev::DevArgs),
-    /// Create, list, describe and delete topics
+    /// Create, list, describe, change, trim and delete topics
     Topic(TopicArgs),
     /// Append messages from stdin or a file
     Produce(ProduceArgs),
@@ -124,6 +124,21 @@ pub enum TopicCommand {
         /// Name
         name: String,
     },
+    /// Change settings of a topic; `imprint topic options` lists them
+    Alter {
+        /// Name
+        name: String,
+        /// Set a setting, may be repeated
+        #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
+        set: Vec<(String, String)>,
+        /// Put a setting back to its default, may be repeated
+        #[arg(long, value_name = "KEY", required_unless_present = "set")]
+        unset: Vec<String>,
+    },
+    /// Delete the oldest messages of a topic, for good
+    Trim(TrimArgs),
+    /// List the settings that a topic may have: range, default, meaning
+    Options,
     /// Delete topics and everything in them
     Delete {
         /// Names
@@ -133,6 +148,25 @@ pub enum TopicCommand {
         #[arg(long, short = 'y')]
         yes: bool,
     },
+}
+
+/// `imprint topic trim`.
+#[derive(Debug, Args)]
+pub struct TrimArgs {
+    /// Name
+    pub name: String,
+    /// Partitions [default: all]
+    #[arg(long, short = 'p', value_name = "N,...", value_delimiter = ',')]
+    pub partition: Vec<u32>,
+    /// Messages before this go: an offset, end for all that is committed, or @TIME as in `consume --from`
+    #[arg(long, value_name = "POSITION", value_parser = TrimBefore::parse)]
+    pub before: TrimBefore,
+    /// Don't ask
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// Change nothing, say what would go
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `imprint produce`.
@@ -357,6 +391,10 @@ mod tests {
             "produce t -p 1 -k x",
             "topic create t -p 0",
             "topic delete",
+            "topic alter t",
+            "topic trim t",
+            "topic trim t --before start",
+            "topic trim t --before -5",
             "topic create t --set novalue",
             "consume t --timeout soon",
             "bench produce --producers 0",

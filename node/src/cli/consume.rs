@@ -8,7 +8,7 @@ use super::context::{Context, interrupted};
 use super::exit::CliError;
 use super::output::{self, say};
 use super::template::Template;
-use super::time::format_micros;
+use super::time::{format_micros, now_micros};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::FutureExt;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// How a message is written.
@@ -230,13 +230,6 @@ fn put_bytes(fields: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
         Ok(text) => fields.insert(name.to_owned(), text.into()),
         Err(_) => fields.insert(format!("{name}_base64"), STANDARD.encode(bytes).into()),
     };
-}
-
-fn now_micros() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! How a command fails: the error line, its hint, and the exit status.
 
+use crate::failure::Reason;
 use imprint_client::{ClientError, Code, ConnectError, ConsumeError, Outcome, ProduceError};
 use std::io;
 use std::process::ExitCode;
@@ -63,6 +64,14 @@ pub enum CliError {
     /// Verification found something.
     #[error("{0}")]
     Fault(String),
+    /// A server refused one item of a call.
+    #[error("{message} (reason {reason})")]
+    Refused {
+        /// The stable reason.
+        reason: String,
+        /// For people.
+        message: String,
+    },
     /// Some of several items failed, each reported by itself; the status is the first one's.
     #[error("{failed} of {all} failed")]
     Several {
@@ -82,6 +91,14 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// One item of a call that a server refused, with the stable reason.
+    pub fn refused(reason: &str, message: &str) -> CliError {
+        CliError::Refused {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
     /// The exit status.
     pub fn status(&self) -> ExitStatus {
         match self {
@@ -96,6 +113,7 @@ impl CliError {
             CliError::Connect(_) | CliError::Usage(_) => ExitStatus::Usage,
             CliError::NotInTime(_) => ExitStatus::Unavailable,
             CliError::Fault(_) => ExitStatus::Fault,
+            CliError::Refused { reason, .. } => status_of_reason(reason),
             CliError::Several { status, .. } => *status,
             CliError::Interrupted => ExitStatus::Interrupted,
             CliError::Produce(_) | CliError::Io(_) | CliError::File { .. } | CliError::Declined => {
@@ -204,6 +222,12 @@ fn screaming(camel: &str) -> String {
         out.push(letter.to_ascii_uppercase());
     }
     out
+}
+
+/// The exit status that stands for a reason, by its code.
+fn status_of_reason(reason: &str) -> ExitStatus {
+    let known = Reason::ALL.iter().find(|known| known.name() == reason);
+    known.map_or(ExitStatus::Failed, |known| status_of(known.code()))
 }
 
 /// The exit status that stands for a gRPC code.

@@ -4,6 +4,7 @@
 
 use super::units;
 use imprint_client::Position;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 const SECONDS_PER_DAY: i64 = 86_400;
@@ -63,6 +64,48 @@ impl StartAt {
             StartAt::Time(time) => Position::Timestamp(time.resolve(now_micros)),
         }
     }
+}
+
+/// Before which messages are trimmed, as written: an offset, `end`, `@TIME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrimBefore {
+    written: String,
+    at: StartAt,
+}
+
+impl TrimBefore {
+    /// Reads one of the forms.
+    pub fn parse(text: &str) -> Result<TrimBefore, String> {
+        let at = match StartAt::parse(text) {
+            Ok(at @ (StartAt::Offset(_) | StartAt::End | StartAt::Time(_))) => at,
+            Err(problem) if text.starts_with('@') => return Err(problem),
+            _ => return Err("expected an offset, end or @TIME".to_owned()),
+        };
+        let written = match at {
+            StartAt::Offset(offset) => format!("offset {offset}"),
+            _ => text.to_owned(),
+        };
+        Ok(TrimBefore { written, at })
+    }
+
+    /// The position to ask a server for.
+    pub fn position(&self, now_micros: u64) -> Position {
+        self.at.position(now_micros)
+    }
+}
+
+impl std::fmt::Display for TrimBefore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+/// Now, in microseconds since the Unix epoch.
+pub fn now_micros() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl TimeSpec {

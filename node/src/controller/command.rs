@@ -23,6 +23,7 @@ pub enum Command {
     DeleteTopic {
         name: String,
     },
+    UpdateTopic(UpdateTopic),
 }
 
 envelope! {
@@ -35,6 +36,17 @@ envelope! {
         replication: u32,
         settings: BTreeMap<String, String>,
         token: [u8; 16],
+    }
+}
+
+envelope! {
+    /// Changes a topic's settings, all or nothing.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct UpdateTopic: version 0, compat 0 {
+        name: String,
+        set: BTreeMap<String, String>,
+        /// Back to the default.
+        unset: Vec<String>,
     }
 }
 
@@ -56,6 +68,7 @@ mod kind {
     pub const REGISTER_NODE: u32 = 1;
     pub const CREATE_TOPIC: u32 = 2;
     pub const DELETE_TOPIC: u32 = 3;
+    pub const UPDATE_TOPIC: u32 = 4;
 }
 
 /// A command that can't be read or written.
@@ -78,6 +91,7 @@ impl Command {
                 let text = Text { text: name.clone() };
                 (kind::DELETE_TOPIC, envelope::encode(&text))
             }
+            Self::UpdateTopic(update) => (kind::UPDATE_TOPIC, envelope::encode(update)),
         };
         envelope::encode_checked(&CommandRecord { kind, body })
     }
@@ -90,6 +104,7 @@ impl Command {
             kind::DELETE_TOPIC => Self::DeleteTopic {
                 name: envelope::decode::<Text>(record.body)?.text,
             },
+            kind::UPDATE_TOPIC => Self::UpdateTopic(envelope::decode(record.body)?),
             other => return Err(CommandError::Kind(other)),
         })
     }
@@ -143,7 +158,7 @@ pub struct Answer {
     pub field: String,
     /// For people; empty when done.
     pub reason: String,
-    /// The topic created or deleted.
+    /// The topic created, updated or deleted.
     pub topic: Option<TopicRecord>,
 }
 
@@ -176,6 +191,10 @@ impl Answer {
             reason: reason.into(),
             topic: None,
         }
+    }
+
+    pub fn topic_not_found(name: &str) -> Self {
+        Self::refused(Verdict::NotFound, format!("there is no topic {name:?}"))
     }
 
     pub fn invalid(refusal: super::settings::Refusal) -> Self {

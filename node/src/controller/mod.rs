@@ -18,10 +18,11 @@ mod command;
 mod machine;
 mod place;
 mod records;
+mod setting_values;
 pub mod settings;
 mod state;
 
-pub use command::{Answer, Command, CommandError, CreateTopic, Verdict, batch_for};
+pub use command::{Answer, Command, CommandError, CreateTopic, UpdateTopic, Verdict, batch_for};
 pub use machine::ControllerMachine;
 pub use records::{NodeRecord, PartitionRecord, ReplicaRecord, TopicRecord};
 pub use state::ControllerState;

@@ -1,5 +1,6 @@
 //! What the controller's state is made of, as it is written in snapshots and answers.
 
+use crate::backend::RollSettings;
 use imprint_proto::envelope;
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ envelope! {
 envelope! {
     /// A topic with its partitions, in the order of their index.
     #[derive(Debug, Clone, PartialEq)]
-    pub struct TopicRecord: version 0, compat 0 {
+    pub struct TopicRecord: version 1, compat 0 {
         name: String,
         topic_id: u64,
         /// Replicas of each partition.
@@ -32,6 +33,20 @@ envelope! {
         partitions: Vec<PartitionRecord>,
         /// Chosen by the node that took the call, so that its second try finds its first one.
         token: [u8; 16],
+        /// Where segments ended when the topic was made, so what its logs begin with; later changes
+        /// stand in the logs. `None`: made before this was kept, and its settings never changed.
+        #[since(1)]
+        first_roll: Option<RollRecord> = None,
+    }
+}
+
+envelope! {
+    /// Where segments end.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    pub struct RollRecord: version 0, compat 0 {
+        /// 0: each node's own default, for topics from before it was written out.
+        segment_bytes: u64,
+        segment_span_us: Option<u64>,
     }
 }
 
@@ -63,6 +78,31 @@ envelope! {
         next_replica_id: u64,
         nodes: Vec<NodeRecord>,
         topics: Vec<TopicRecord>,
+    }
+}
+
+impl TopicRecord {
+    /// What the topic's logs begin with. `default_segment_bytes` is for topics that don't say.
+    pub fn first_roll(&self, default_segment_bytes: u64) -> RollSettings {
+        let first = self
+            .first_roll
+            .unwrap_or_else(|| roll_record(&self.settings));
+        RollSettings {
+            segment_bytes: match first.segment_bytes {
+                0 => default_segment_bytes,
+                bytes => bytes,
+            },
+            segment_span_us: first.segment_span_us,
+        }
+    }
+}
+
+/// What settings say about where segments end.
+pub(super) fn roll_record(settings: &BTreeMap<String, String>) -> RollRecord {
+    let roll = super::settings::roll(settings);
+    RollRecord {
+        segment_bytes: roll.map_or(0, |roll| roll.segment_bytes),
+        segment_span_us: roll.and_then(|roll| roll.segment_span_us),
     }
 }
 

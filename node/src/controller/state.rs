@@ -1,9 +1,9 @@
 //! The controller's state and the one function that changes it.
 
 use super::{
-    command::{Answer, Command, CreateTopic, Verdict},
+    command::{Answer, Command, CreateTopic, UpdateTopic, Verdict},
     place::Load,
-    records::{NodeRecord, PartitionRecord, ReplicaRecord, StateRecord, TopicRecord},
+    records::{NodeRecord, PartitionRecord, ReplicaRecord, StateRecord, TopicRecord, roll_record},
     settings,
 };
 use imprint_proto::ids::{GroupId, NodeId};
@@ -46,6 +46,7 @@ impl ControllerState {
             Command::RegisterNode(node) => self.register_node(node),
             Command::CreateTopic(create) => self.create_topic(create),
             Command::DeleteTopic { name } => self.delete_topic(&name),
+            Command::UpdateTopic(update) => self.update_topic(&update),
         }
     }
 
@@ -75,7 +76,7 @@ impl ControllerState {
         }
         let checked = settings::check_name(&create.name)
             .and_then(|()| settings::check_partitions(create.partitions))
-            .and_then(|()| settings::canonical(&create.settings));
+            .and_then(|()| settings::canonical("settings", &create.settings));
         let settings = match checked {
             Ok(settings) => settings,
             Err(refusal) => return Answer::invalid(refusal),
@@ -122,6 +123,7 @@ impl ControllerState {
             name: create.name,
             topic_id: take(&mut self.next_topic_id),
             replication: u32::try_from(replication).unwrap_or(u32::MAX),
+            first_roll: Some(roll_record(&settings)),
             settings,
             partitions,
             token: create.token,
@@ -136,10 +138,27 @@ impl ControllerState {
         load
     }
 
+    fn update_topic(&mut self, update: &UpdateTopic) -> Answer {
+        let Some(topic) = self.topics.get(&update.name) else {
+            return Answer::topic_not_found(&update.name);
+        };
+        let change = match settings::Change::check(&update.set, &update.unset) {
+            Ok(change) => change,
+            Err(refusal) => return Answer::invalid(refusal),
+        };
+        let mut topic = topic.as_ref().clone();
+        // The logs began with what the settings said until now.
+        topic.first_roll.get_or_insert(roll_record(&topic.settings));
+        topic.settings = change.apply(&topic.settings);
+        let name = topic.name.clone();
+        self.topics.insert(name, Arc::new(topic.clone()));
+        Answer::topic(topic)
+    }
+
     fn delete_topic(&mut self, name: &str) -> Answer {
         match self.topics.remove(name) {
             Some(topic) => Answer::topic(topic.as_ref().clone()),
-            None => Answer::refused(Verdict::NotFound, format!("there is no topic {name:?}")),
+            None => Answer::topic_not_found(name),
         }
     }
 

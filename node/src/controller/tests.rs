@@ -29,6 +29,15 @@ fn delete(name: &str) -> Command {
     Command::DeleteTopic { name: name.into() }
 }
 
+fn update(name: &str, set: &[(&str, &str)], unset: &[&str]) -> Command {
+    let set = set.iter().map(|(k, v)| (k.to_string(), v.to_string()));
+    Command::UpdateTopic(UpdateTopic {
+        name: name.into(),
+        set: set.collect(),
+        unset: unset.iter().map(ToString::to_string).collect(),
+    })
+}
+
 fn three_nodes() -> ControllerState {
     let mut state = ControllerState::default();
     for id in 1..=3 {
@@ -72,6 +81,13 @@ fn refusals_change_nothing() {
         (create("b/c", 1, 1, 2), Verdict::Invalid),
         (delete("b"), Verdict::NotFound),
         (node(1, 8), Verdict::AlreadyExists),
+        (
+            update("b", &[("retention_ms", "1d")], &[]),
+            Verdict::NotFound,
+        ),
+        (update("a", &[("retention_ms", "0")], &[]), Verdict::Invalid),
+        (update("a", &[], &["color"]), Verdict::Invalid),
+        (update("a", &[], &[]), Verdict::Invalid),
     ] {
         let answer = state.apply(command.clone());
         assert_eq!(answer.verdict, verdict, "{command:?}");
@@ -85,6 +101,63 @@ fn a_second_try_of_one_call_finds_the_first() {
     let mut state = three_nodes();
     let first = state.apply(create("a", 3, 3, 9));
     assert_eq!(state.apply(create("a", 3, 3, 9)), first);
+}
+
+#[test]
+fn what_the_logs_began_with_outlives_later_settings() {
+    let mut state = three_nodes();
+    let with = |name: &str, bytes: &str| {
+        let mut settings = BTreeMap::from([("segment_bytes".to_string(), bytes.to_string())]);
+        settings.insert("segment_ms".into(), "2s".into());
+        Command::CreateTopic(CreateTopic {
+            name: name.into(),
+            partitions: 1,
+            replication: 1,
+            settings,
+            token: [1; 16],
+        })
+    };
+    state.apply(with("a", "1MiB"));
+    let change = update(
+        "a",
+        &[("segment_bytes", "2MiB"), ("retention_ms", "7d")],
+        &["segment_ms"],
+    );
+    assert_eq!(state.apply(change.clone()).verdict, Verdict::Done);
+    let once = state.clone();
+    assert_eq!(state.apply(change).verdict, Verdict::Done);
+    assert_eq!(state, once);
+    let topic = &state.topics["a"];
+    let first = topic.first_roll(7);
+    assert_eq!(
+        (first.segment_bytes, first.segment_span_us),
+        (1 << 20, Some(2_000_000))
+    );
+    assert_eq!(topic.settings["segment_bytes"], "2097152");
+    assert_eq!(topic.settings["retention_ms"], "604800000");
+    assert!(!topic.settings.contains_key("segment_ms"));
+}
+
+#[test]
+fn a_topic_from_before_keeps_what_its_logs_began_with() {
+    let mut state = three_nodes();
+    for (name, segment_bytes) in [("old", None), ("set", Some("1048576"))] {
+        state.apply(create(name, 1, 1, 1));
+        let mut old = state.topics[name].as_ref().clone();
+        old.first_roll = None;
+        old.settings = segment_bytes
+            .map(|bytes| ("segment_bytes".to_string(), bytes.to_string()))
+            .into_iter()
+            .collect();
+        state.topics.insert(name.into(), old.into());
+    }
+    let first = |state: &ControllerState, name: &str| state.topics[name].first_roll(70_000);
+    let before = ["old", "set"].map(|name| first(&state, name));
+    assert_eq!(before.map(|roll| roll.segment_bytes), [70_000, 1 << 20]);
+    for name in ["old", "set"] {
+        state.apply(update(name, &[("segment_bytes", "3MiB")], &[]));
+    }
+    assert_eq!(["old", "set"].map(|name| first(&state, name)), before);
 }
 
 #[test]
@@ -106,7 +179,12 @@ fn what_cannot_be_read_is_answered() {
 #[test]
 fn commands_and_answers_read_back() {
     let mut state = three_nodes();
-    for command in [node(4, 4), create("t", 3, 0, 1), delete("t")] {
+    for command in [
+        node(4, 4),
+        create("t", 3, 0, 1),
+        update("t", &[("retention_bytes", "1GiB")], &["segment_ms"]),
+        delete("t"),
+    ] {
         assert_eq!(Command::decode(command.encode()), Ok(command.clone()));
         let answer = state.apply(command);
         assert_eq!(Answer::decode(answer.encode()), Ok(answer));
@@ -120,6 +198,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         (1u64..6, 0u8..2).prop_map(|(id, storage)| node(id, storage)),
         (name, 0u32..5, 0u32..5, 0u8..3).prop_map(|(n, p, r, t)| create(&n, p, r, t)),
         name.prop_map(|n| delete(&n)),
+        (name, 0u32..5).prop_map(|(n, ms)| update(&n, &[("retention_ms", &ms.to_string())], &[])),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Topics: create, get, list, delete.
+//! Topics: create, get, list, update, delete.
 
 use super::{
     Core,
@@ -6,7 +6,7 @@ use super::{
     lookup::{Found, all_partitions},
 };
 use crate::{
-    controller::{Command, CreateTopic, TopicRecord, Verdict, settings},
+    controller::{Command, CreateTopic, TopicRecord, UpdateTopic, Verdict, settings},
     failure::{Failure, Reason},
     forward::CallContext,
 };
@@ -20,6 +20,8 @@ const PAGE_SIZE: usize = 1000;
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// An answer about leadership from another node may take this long before the next one is asked.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// This node applies what it has just heard to be committed within a heartbeat or two.
+const UPDATE_SEEN_WITHIN: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Creates a topic and answers once it is usable: each partition has a leader that this node
@@ -30,12 +32,12 @@ impl Core {
         context: &CallContext,
     ) -> Result<v1::CreateTopicResponse, Failure> {
         self.check_not_stopping()?;
-        let settings = settings::check_name(&request.name)
+        let given = request.settings.into_iter().collect();
+        let mut settings = settings::check_name(&request.name)
             .and_then(|()| settings::check_partitions(request.partitions))
-            .and_then(|()| settings::canonical(&request.settings.into_iter().collect()))
-            .map_err(|refusal| {
-                Failure::field(Reason::InvalidArgument, &refusal.field, refusal.problem)
-            })?;
+            .and_then(|()| settings::canonical("settings", &given))
+            .map_err(invalid)?;
+        settings::write_out_roll(&mut settings, self.parts.segment_bytes);
         self.check_formed()?;
         self.wait_all_registered(context).await?;
         let mut token = [0; 16];
@@ -173,6 +175,46 @@ impl Core {
         })
     }
 
+    /// Changes a topic's settings, all or nothing.
+    pub async fn update_topic(
+        &self,
+        request: v1::UpdateTopicRequest,
+        context: &CallContext,
+    ) -> Result<v1::UpdateTopicResponse, Failure> {
+        self.check_not_stopping()?;
+        let set = request.set.into_iter().collect();
+        let change = settings::Change::check(&set, &request.unset).map_err(invalid)?;
+        let change = change.write_out_roll(self.parts.segment_bytes);
+        let command = Command::UpdateTopic(UpdateTopic {
+            name: request.name,
+            set: change.set,
+            unset: change.unset,
+        });
+        let answer = self.repeatable_command(&command, context).await?;
+        let topic = match (answer.verdict, answer.topic.clone()) {
+            (Verdict::Done, Some(topic)) => topic,
+            _ => return Err(refusal(answer)),
+        };
+        self.wait_updated(&topic, context).await;
+        Ok(v1::UpdateTopicResponse {
+            topic: Some(to_wire(&topic)),
+        })
+    }
+
+    /// So that what this node answers next has the new settings; others follow by themselves.
+    async fn wait_updated(&self, topic: &TopicRecord, context: &CallContext) {
+        let mut states = self.parts.controller.clone();
+        let updated = states.wait_for(|state| {
+            let known = state.topics.get(&topic.name);
+            known.is_none_or(|known| {
+                known.topic_id != topic.topic_id || known.settings == topic.settings
+            })
+        });
+        // Another change may have come right behind: then these settings are never seen here.
+        let until = context.deadline.min(Instant::now() + UPDATE_SEEN_WITHIN);
+        let _ = tokio::time::timeout_at(until, updated).await;
+    }
+
     /// Deletes a topic with all its data.
     pub async fn delete_topic(
         &self,
@@ -214,6 +256,10 @@ impl Core {
             max_partitions_per_topic: settings::MAX_PARTITIONS_PER_TOPIC,
         }
     }
+}
+
+fn invalid(refusal: settings::Refusal) -> Failure {
+    Failure::field(Reason::InvalidArgument, &refusal.field, refusal.problem)
 }
 
 fn to_wire(topic: &TopicRecord) -> v1::Topic {

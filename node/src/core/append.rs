@@ -61,7 +61,7 @@ impl Core {
     /// A topic may allow less than the node, never more.
     fn limits_of(&self, found: &Found) -> BatchLimits {
         let mut limits = batch_limits(self.limits());
-        if let Some(bytes) = settings::bytes(&found.topic.settings, "max_batch_bytes") {
+        if let Some(bytes) = settings::number(&found.topic.settings, "max_batch_bytes") {
             limits.max_batch_bytes = limits.max_batch_bytes.min(bytes);
         }
         limits

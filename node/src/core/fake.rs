@@ -36,6 +36,13 @@ pub struct FakeGroup {
 pub struct GroupState {
     pub batches: Vec<StampedBatch>,
     pub epoch: u64,
+    /// First kept offset; every batch is a segment of its own, the last one active.
+    pub start: u64,
+    pub roll: Option<RollSettings>,
+    /// Stamp of the next batch; 0: one second and the offset.
+    pub time_us: u64,
+    /// Every trim that was proposed.
+    pub trims: Vec<u64>,
     /// Nodes whose commit point stands still.
     pub lagging: BTreeSet<u64>,
     /// The next proposal is answered with this.
@@ -85,8 +92,16 @@ impl GroupState {
         self.batches.last().map_or(0, StampedBatch::next_offset)
     }
 
+    fn kept(&self) -> impl Iterator<Item = &StampedBatch> + Clone {
+        let start = self.start;
+        self.batches.iter().filter(move |b| b.next_offset() > start)
+    }
+
     fn append(&mut self, leader: u64, batch: AdmittedBatch) -> Proposed {
-        let time = 1_000_000 + self.end();
+        let time = match self.time_us {
+            0 => 1_000_000 + self.end(),
+            time => time,
+        };
         let stamped = batch.stamp(self.end(), time).expect("room");
         let mut reply = Bytes::new();
         for (node, machine) in &mut self.machines {
@@ -148,7 +163,7 @@ impl Replica for FakeReplica {
             commit
         };
         LogOffsets {
-            start: 0,
+            start: self.group.state.lock().start,
             commit,
             end,
             synced: end,
@@ -157,7 +172,9 @@ impl Replica for FakeReplica {
 
     fn size(&self) -> (u64, u32) {
         let state = self.group.state.lock();
-        (state.batches.iter().map(StampedBatch::len).sum(), 1)
+        let kept = state.kept();
+        let segments = kept.clone().count() as u32;
+        (kept.map(StampedBatch::len).sum(), segments)
     }
 
     fn watch_commit(&self) -> watch::Receiver<u64> {
@@ -211,6 +228,10 @@ impl Replica for FakeReplica {
         max_bytes: u64,
     ) -> Result<ReadBatches, ReadError> {
         let state = self.group.state.lock();
+        if offset < state.start {
+            let start = state.start;
+            return Err(ReadError::BelowStart { offset, start });
+        }
         let mut read = ReadBatches {
             next_offset: offset,
             ..ReadBatches::default()
@@ -237,6 +258,45 @@ impl Replica for FakeReplica {
         Ok(found.map_or_else(|| state.end(), StampedBatch::base_offset))
     }
 
+    fn segments(&self) -> Vec<SegmentSummary> {
+        let state = self.group.state.lock();
+        let end = state.end();
+        let summary = |batch: &StampedBatch| SegmentSummary {
+            base_offset: batch.base_offset(),
+            end_offset: batch.next_offset(),
+            bytes: batch.len(),
+            sealed: batch.next_offset() < end,
+        };
+        state.kept().map(summary).collect()
+    }
+
+    async fn stamp_at(&self, offset: u64) -> Result<Option<u64>, ReadError> {
+        let state = self.group.state.lock();
+        let holds = |batch: &&StampedBatch| batch.next_offset() > offset;
+        let found = state.kept().find(holds);
+        Ok(found.map(StampedBatch::base_timestamp))
+    }
+
+    fn roll_settings(&self) -> RollSettings {
+        self.group.state.lock().roll.expect("opened")
+    }
+
+    async fn trim(&self, upto: u64, _deadline: Instant) -> Result<u64, ProposeError> {
+        let leader = self.leader();
+        let mut state = self.group.state.lock();
+        if leader != Some(NodeId(self.node)) {
+            return Err(ProposeError::NotLeader { leader });
+        }
+        state.trims.push(upto);
+        state.start = state.start.max(upto);
+        Ok(state.start)
+    }
+
+    async fn change_roll(&self, roll: RollSettings, _: Instant) -> Result<(), ProposeError> {
+        self.group.state.lock().roll = Some(roll);
+        Ok(())
+    }
+
     async fn digest(&self, upto: u64) -> Result<LogDigest, ReadError> {
         let state = self.group.state.lock();
         let below = state.batches.iter().filter(|b| b.next_offset() <= upto);
@@ -245,7 +305,7 @@ impl Replica for FakeReplica {
             .iter()
             .fold(7, |sum: u64, b| sum.wrapping_mul(31) + u64::from(*b));
         Ok(LogDigest {
-            start_offset: 0,
+            start_offset: state.start,
             bytes: bytes.len() as u64,
             digest,
             segments: Vec::new(),
@@ -288,6 +348,7 @@ impl Replicas for FakeNode {
         let cluster = self.cluster.upgrade().expect("cluster");
         let leader = replica.members.values().next().expect("member").0;
         let group = cluster.group_or(replica.group.0, leader.0);
+        group.state.lock().roll.get_or_insert(replica.roll);
         self.host(group, None);
         Ok(())
     }
@@ -442,6 +503,7 @@ fn parts(
     CoreParts {
         node_id: NodeId(node.id),
         limits: config.limits,
+        segment_bytes: 1 << 20,
         founders: nodes as usize,
         replicas: Arc::clone(node) as Arc<dyn Replicas>,
         peers: Arc::clone(node) as Arc<dyn Peers>,

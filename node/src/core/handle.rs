@@ -51,6 +51,11 @@ impl Core {
                 let answer = self.poll(request, context).await?;
                 Ok(answer.encode_to_vec().into())
             }
+            Op::Trim => {
+                let request = v1::TrimPartitionRequest::decode(body).map_err(|e| unreadable(&e))?;
+                let answer = self.trim_partition(request, context).await?;
+                Ok(answer.encode_to_vec().into())
+            }
             Op::Control => self.control_here(body, context).await,
             Op::Describe | Op::ReadIndex | Op::Digest => {
                 let query: ReplicaQuery = envelope::decode(body).map_err(|e| unreadable(&e))?;

@@ -95,26 +95,37 @@ impl Core {
         decode_state(answer)
     }
 
+    /// The partitions of a topic that were named, or all of them.
+    pub(super) async fn chosen_partitions(
+        &self,
+        topic: &str,
+        partitions: &[u32],
+        context: &CallContext,
+    ) -> Result<Vec<Found>, Failure> {
+        self.check_formed()?;
+        let topic = self.find_topic(topic, context).await?;
+        let mut wanted = all_partitions(&topic);
+        if partitions.is_empty() {
+            return Ok(wanted);
+        }
+        let count = topic.partitions.len();
+        let missing = partitions.iter().find(|index| **index as usize >= count);
+        if let Some(index) = missing {
+            return Err(Failure::partition_not_found(&topic.name, *index, count));
+        }
+        wanted.retain(|found| partitions.contains(&found.index));
+        Ok(wanted)
+    }
+
     /// Start, commit point and end of partitions.
     pub async fn get_offsets(
         &self,
         request: v1::GetOffsetsRequest,
         context: &CallContext,
     ) -> Result<v1::GetOffsetsResponse, Failure> {
-        self.check_formed()?;
-        let topic = self.find_topic(&request.topic, context).await?;
-        let mut wanted = all_partitions(&topic);
-        if !request.partitions.is_empty() {
-            let missing = request
-                .partitions
-                .iter()
-                .find(|index| **index as usize >= topic.partitions.len());
-            if let Some(index) = missing {
-                let count = topic.partitions.len();
-                return Err(Failure::partition_not_found(&topic.name, *index, count));
-            }
-            wanted.retain(|found| request.partitions.contains(&found.index));
-        }
+        let wanted = self
+            .chosen_partitions(&request.topic, &request.partitions, context)
+            .await?;
         let asks: Vec<_> = wanted
             .iter()
             .map(|found| self.offsets_of(found, request.at_node, context))
@@ -196,6 +207,7 @@ impl Core {
                     describe_replica(replica.replica_id, replica.node_id, state)
                 })
                 .collect(),
+            ..v1::PartitionDescription::default()
         }
     }
 

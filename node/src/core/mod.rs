@@ -20,6 +20,7 @@ mod poll;
 mod position;
 mod route;
 mod text;
+mod trim;
 mod verify;
 
 #[cfg(test)]
@@ -59,6 +60,8 @@ const _: () = assert!(REMOTE_WAITS < FORWARDS_PER_NODE);
 pub struct CoreParts {
     pub node_id: NodeId,
     pub limits: Limits,
+    /// For topics that don't set their own.
+    pub segment_bytes: u64,
     /// Nodes that form the cluster; topics wait until all have registered.
     pub founders: usize,
     pub replicas: Arc<dyn Replicas>,

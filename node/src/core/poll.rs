@@ -17,7 +17,7 @@ use super::{
     route::{Effect, LeaderCall, linearize_failure, read_failure},
 };
 use crate::{
-    backend::{ReadBatches, Replica},
+    backend::{ReadBatches, ReadError, Replica},
     failure::{Failure, Reason},
     forward::{CallContext, ops::Op},
 };
@@ -148,17 +148,25 @@ impl Core {
         if request.linearizable {
             self.confirm(found, replica.as_ref(), context).await?;
         }
-        let offset = position::resolve(request.position.as_ref(), replica.as_ref()).await?;
-        self.check_within(found, replica.as_ref(), offset, context)
-            .await?;
         let want = self.wanted(request, context);
         let mut permit = self.read_budget.take(want.max_bytes).ok_or_else(|| {
             let message = "too many bytes of poll answers are being built on this node";
             Failure::new(Reason::OverloadedBytes, message)
         })?;
-        let read = self
-            .read_when_there(replica.as_ref(), offset, &want)
-            .await?;
+        let (offset, read) = loop {
+            let offset = position::resolve(request.position.as_ref(), replica.as_ref()).await?;
+            let read = self
+                .read_within(found, replica.as_ref(), offset, &want, context)
+                .await;
+            match read {
+                // A trim came between: only an offset that the caller named can be out of range.
+                Err(failure)
+                    if failure.reason == Reason::OffsetOutOfRange
+                        && !position::is_named(request.position.as_ref())
+                        && offset < replica.offsets().start => {}
+                read => break (offset, read?),
+            }
+        };
         let batches = concat(&read.pieces);
         permit.shrink_to(batches.len() as u64);
         self.metrics().polled(batches.len() as u64);
@@ -173,6 +181,18 @@ impl Core {
             epochs: epochs(&read),
             served_by: Some(self.node_ref(self.node_id(), context)),
         })
+    }
+
+    async fn read_within(
+        &self,
+        found: &Found,
+        replica: &dyn Replica,
+        offset: u64,
+        want: &Wanted,
+        context: &CallContext,
+    ) -> Result<ReadBatches, Failure> {
+        self.check_within(found, replica, offset, context).await?;
+        self.read_when_there(replica, offset, want).await
     }
 
     /// After this, the replica shows everything that was acknowledged before the call.
@@ -218,10 +238,7 @@ impl Core {
         context: &CallContext,
     ) -> Result<(), Failure> {
         let log = replica.offsets();
-        let outside = |start, end| {
-            let message = format!("offset {offset} is outside of the log, {start} to {end}");
-            Failure::new(Reason::OffsetOutOfRange, message).with_range(start, end)
-        };
+        let outside = |start, end| out_of_range(offset, start, end);
         if offset < log.start {
             return Err(outside(log.start, log.end));
         }
@@ -277,7 +294,12 @@ impl Core {
                 read = replica
                     .read(offset, below, want.max_bytes)
                     .await
-                    .map_err(read_failure)?;
+                    .map_err(|error| match error {
+                        ReadError::BelowStart { offset, start } => {
+                            out_of_range(offset, start, replica.offsets().end)
+                        }
+                        error => read_failure(error),
+                    })?;
             }
             let bytes: u64 = read.pieces.iter().map(|piece| piece.len() as u64).sum();
             let full = read.next_offset < below;
@@ -317,6 +339,11 @@ impl Core {
         self.at_leader(call, local, super::inspect::decode_state)
             .await
     }
+}
+
+fn out_of_range(offset: u64, start: u64, end: u64) -> Failure {
+    let message = format!("offset {offset} is outside of the log, {start} to {end}");
+    Failure::new(Reason::OffsetOutOfRange, message).with_range(start, end)
 }
 
 /// What a poll asks for, within the limits.

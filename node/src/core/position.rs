@@ -7,6 +7,14 @@ use crate::{
 };
 use imprint_proto::v1::{self, position::At};
 
+/// Whether the caller named the offset itself.
+pub(super) fn is_named(position: Option<&v1::Position>) -> bool {
+    matches!(
+        position.and_then(|position| position.at),
+        Some(At::Offset(_))
+    )
+}
+
 /// Resolves a position on this replica. An offset is taken as it is; whether it is within the log
 /// is the poll's business.
 pub(super) async fn resolve(

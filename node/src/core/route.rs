@@ -30,6 +30,8 @@ const ANSWER_GRACE: Duration = Duration::from_millis(20);
 pub(super) enum Effect {
     Reads,
     Writes,
+    /// Changes something, and when it is carried out again, nothing more.
+    Repeats,
 }
 
 /// One call to be carried out at a group's leader.
@@ -164,14 +166,18 @@ impl Core {
         match answer.map(ForwardReply::decode) {
             Ok(Ok(ForwardReply(result))) => result,
             Ok(Err(error)) => Err(match effect {
-                Effect::Reads => Failure::internal(format!("node {node}: {error}")),
+                Effect::Reads | Effect::Repeats => {
+                    Failure::internal(format!("node {node}: {error}"))
+                }
                 Effect::Writes => Failure::outcome_unknown(format!("node {node}: {error}")),
             }),
             Err(error @ PeerError::NotSent { .. }) => {
                 Err(Failure::new(Reason::PeerUnreachable, error.to_string()))
             }
             Err(error @ PeerError::NoAnswer { .. }) => Err(match effect {
-                Effect::Reads => Failure::new(Reason::PeerUnreachable, error.to_string()),
+                Effect::Reads | Effect::Repeats => {
+                    Failure::new(Reason::PeerUnreachable, error.to_string())
+                }
                 Effect::Writes => unknown_outcome(error.to_string(), context.left().is_zero()),
             }),
         }

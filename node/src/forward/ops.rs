@@ -38,6 +38,8 @@ ops! {
     ReadIndex = 5, "read_index";
     /// The digest of one replica here: [`ReplicaQuery`] to `imprint.v1.ReplicaDigest`.
     Digest = 6, "digest";
+    /// Trim at this node's replica: `TrimPartitionRequest` to `TrimPartitionResponse`.
+    Trim = 7, "trim";
 }
 
 envelope! {

@@ -114,6 +114,27 @@ impl AdminService for Admin {
         method!(self.0, request, list_topics)
     }
 
+    async fn update_topic(
+        &self,
+        request: Request<v1::UpdateTopicRequest>,
+    ) -> Result<Response<v1::UpdateTopicResponse>, Status> {
+        method!(self.0, request, update_topic)
+    }
+
+    async fn trim_partition(
+        &self,
+        request: Request<v1::TrimPartitionRequest>,
+    ) -> Result<Response<v1::TrimPartitionResponse>, Status> {
+        method!(self.0, request, trim_partition)
+    }
+
+    async fn trim_topic(
+        &self,
+        request: Request<v1::TrimTopicRequest>,
+    ) -> Result<Response<v1::TrimTopicResponse>, Status> {
+        method!(self.0, request, trim_topic)
+    }
+
     async fn delete_topic(
         &self,
         request: Request<v1::DeleteTopicRequest>,

@@ -13,7 +13,7 @@ use crate::forward::ops::Op;
 use parking_lot::RwLock;
 use prometheus_client::{
     collector::Collector,
-    encoding::{EncodeLabelSet, prometheus_text},
+    encoding::{EncodeLabelSet, EncodeLabelValue, prometheus_text},
     metrics::{
         counter::Counter,
         family::Family,
@@ -44,6 +44,18 @@ struct Refusal {
     reason: &'static str,
 }
 
+/// Why a partition's start moved up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum TrimCause {
+    Retention,
+    Request,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Trim {
+    cause: TrimCause,
+}
+
 /// A histogram without its own type of constructor.
 type Latencies = Family<Call, Histogram, fn() -> Histogram>;
 
@@ -63,6 +75,9 @@ pub struct Metrics {
     latencies: Latencies,
     forwarded: Family<Operation, Counter>,
     refused: Family<Refusal, Counter>,
+    trims: Family<Trim, Counter>,
+    trimmed_segments: Family<Trim, Counter>,
+    trimmed_bytes: Family<Trim, Counter>,
     calls_in_flight: Gauge,
     connections: Gauge,
 }
@@ -79,6 +94,9 @@ impl Metrics {
             latencies: Family::new_with_constructor(latency_buckets),
             forwarded: Family::default(),
             refused: Family::default(),
+            trims: Family::default(),
+            trimmed_segments: Family::default(),
+            trimmed_bytes: Family::default(),
             calls_in_flight: Gauge::default(),
             connections: Gauge::default(),
         };
@@ -131,6 +149,26 @@ impl Metrics {
             "Connections and calls refused before they did anything, by reason",
             self.refused.clone(),
         );
+        let trims = [
+            (
+                "trims",
+                "Times that this node as leader moved a partition's start up, by cause",
+                &self.trims,
+            ),
+            (
+                "trimmed_segments",
+                "Segments that those left behind, on each replica",
+                &self.trimmed_segments,
+            ),
+            (
+                "trimmed_bytes",
+                "Bytes of batches in those segments",
+                &self.trimmed_bytes,
+            ),
+        ];
+        for (name, help, family) in trims {
+            registry.register(name, help, family.clone());
+        }
         registry.register(
             "calls_in_flight",
             "gRPC calls being served",
@@ -168,6 +206,14 @@ impl Metrics {
 
     pub fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&Refusal { reason }).inc();
+    }
+
+    /// A partition's start moved up past so many segments.
+    pub fn trimmed(&self, cause: TrimCause, segments: u64, bytes: u64) {
+        let trim = Trim { cause };
+        self.trims.get_or_create(&trim).inc();
+        self.trimmed_segments.get_or_create(&trim).inc_by(segments);
+        self.trimmed_bytes.get_or_create(&trim).inc_by(bytes);
     }
 
     pub fn call_started(&self) {

@@ -148,6 +148,7 @@ impl Node {
         let core = Core::new(CoreParts {
             node_id: config.node_id,
             limits: config.limits.clone(),
+            segment_bytes: config.storage.segment_bytes,
             founders: crate::core::founders(&config),
             replicas: Arc::new(replication::RaftReplicas {
                 groups: Arc::clone(&groups),

@@ -60,6 +60,22 @@ fn read_error(error: journal::ReadError) -> ReadError {
     }
 }
 
+fn propose_error(error: consensus::ProposeError, deadline: Instant) -> ProposeError {
+    use consensus::ProposeError as Raft;
+    let detail = error.to_string();
+    match error {
+        Raft::NotLeader { leader } => ProposeError::NotLeader { leader },
+        Raft::OffsetMismatch { expected, next } => ProposeError::OffsetMismatch { expected, next },
+        Raft::Refused(reason) => ProposeError::Refused(reason),
+        Raft::TrimAboveCommit { .. } => ProposeError::Refused(detail),
+        // A replica that stops may have appended what it was just given.
+        Raft::Unknown(_) | Raft::Stopped(_) => ProposeError::Unknown {
+            detail,
+            deadline: Instant::now() >= deadline,
+        },
+    }
+}
+
 #[async_trait]
 impl Replica for RaftReplica {
     fn replica_id(&self) -> ReplicaId {
@@ -110,24 +126,8 @@ impl Replica for RaftReplica {
         expected_offset: Option<u64>,
         deadline: Instant,
     ) -> Result<Proposed, ProposeError> {
-        use consensus::ProposeError as Raft;
         let result = self.group.propose(batch, expected_offset, deadline).await;
-        let proposed = result.map_err(|error| {
-            let detail = error.to_string();
-            match error {
-                Raft::NotLeader { leader } => ProposeError::NotLeader { leader },
-                Raft::OffsetMismatch { expected, next } => {
-                    ProposeError::OffsetMismatch { expected, next }
-                }
-                Raft::Refused(reason) => ProposeError::Refused(reason),
-                Raft::TrimAboveCommit { .. } => ProposeError::Refused(detail),
-                // A replica that stops may have appended what it was just given.
-                Raft::Unknown(_) | Raft::Stopped(_) => ProposeError::Unknown {
-                    detail,
-                    deadline: Instant::now() >= deadline,
-                },
-            }
-        })?;
+        let proposed = result.map_err(|error| propose_error(error, deadline))?;
         Ok(Proposed {
             base_offset: proposed.base_offset,
             last_offset: proposed.last_offset,
@@ -172,6 +172,49 @@ impl Replica for RaftReplica {
     async fn offset_for_time(&self, timestamp_us: u64) -> Result<u64, ReadError> {
         self.off_runtime(move |journal| journal.offset_for_time(timestamp_us))
             .await
+    }
+
+    fn segments(&self) -> Vec<SegmentSummary> {
+        let summary = |info: SegmentInfo| SegmentSummary {
+            base_offset: info.base_offset,
+            end_offset: info.end_offset,
+            bytes: info.bytes,
+            sealed: info.sealed,
+        };
+        self.journal().segments().into_iter().map(summary).collect()
+    }
+
+    async fn stamp_at(&self, offset: u64) -> Result<Option<u64>, ReadError> {
+        let stamp = move |journal: &Journal| {
+            let read = journal.read_stamped(offset, journal.next_offset(), 1)?;
+            Ok(read.batches.first().map(|batch| batch.base_timestamp()))
+        };
+        match self.off_runtime(stamp).await {
+            Err(ReadError::BelowStart { .. }) => Ok(None),
+            other => other,
+        }
+    }
+
+    fn roll_settings(&self) -> RollSettings {
+        let roll = self.group.roll_settings();
+        RollSettings {
+            segment_bytes: roll.segment_bytes,
+            segment_span_us: roll.segment_span_us,
+        }
+    }
+
+    async fn trim(&self, upto: u64, deadline: Instant) -> Result<u64, ProposeError> {
+        let trimmed = self.group.trim(upto, deadline).await;
+        trimmed.map_err(|error| propose_error(error, deadline))
+    }
+
+    async fn change_roll(&self, roll: RollSettings, deadline: Instant) -> Result<(), ProposeError> {
+        let settings = journal::RollSettings {
+            segment_bytes: roll.segment_bytes,
+            segment_span_us: roll.segment_span_us,
+        };
+        let changed = self.group.change_roll(settings, deadline).await;
+        changed.map_err(|error| propose_error(error, deadline))
     }
 
     async fn digest(&self, upto: u64) -> Result<LogDigest, ReadError> {
@@ -270,8 +313,8 @@ impl Replicas for RaftReplicas {
             members: members.map(|(id, node)| (id.0, node)).collect(),
             bootstrap_delay: Some(bootstrap_delay(replica.preferred)),
             machine: Box::new(NoMachine),
-            segment_bytes: replica.segment_bytes,
-            segment_span_us: None,
+            segment_bytes: replica.roll.segment_bytes,
+            segment_span_us: replica.roll.segment_span_us,
         };
         match self.groups.open_group(spec).await {
             Ok(_) => Ok(()),

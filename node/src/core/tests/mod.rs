@@ -3,6 +3,7 @@
 mod appends;
 mod polls;
 mod topics;
+mod trims;
 
 use super::fake::{FakeCluster, context};
 use crate::{

@@ -1,5 +1,9 @@
 //! `imprint topic`.
 
+mod describe;
+mod options;
+mod trim;
+
 use super::args::{TopicArgs, TopicCommand};
 use super::confirm::confirm;
 use super::context::Context;
@@ -27,7 +31,10 @@ pub async fn run(context: &Context, args: TopicArgs) -> Result<(), CliError> {
             create(context, new).await
         }
         TopicCommand::List => list(context).await,
-        TopicCommand::Describe { name } => describe(context, &name).await,
+        TopicCommand::Describe { name } => describe::run(context, &name).await,
+        TopicCommand::Alter { name, set, unset } => alter(context, &name, set, unset).await,
+        TopicCommand::Trim(args) => trim::run(context, args).await,
+        TopicCommand::Options => options::run(context),
         TopicCommand::Delete { names, yes } => delete(context, &names, yes).await,
     }
 }
@@ -60,76 +67,21 @@ async fn list(context: &Context) -> Result<(), CliError> {
     })
 }
 
-async fn describe(context: &Context, name: &str) -> Result<(), CliError> {
-    let admin = context.admin();
-    let topic = admin.get_topic(name).await?;
-    let partitions = admin.describe_partitions(name).await?;
-    let mut value = topic_value(&topic);
-    value["partitions"] = partitions.iter().map(partition_value).collect();
-    output::document(context.format, &value, || described(&topic, &partitions))
-}
-
-fn described(topic: &v1::Topic, partitions: &[v1::PartitionDescription]) -> String {
-    let mut text = format!(
-        "topic        {}\nid           {}\nreplication  {}\n",
-        topic.name, topic.topic_id, topic.replication
-    );
-    for (key, setting) in topic.settings.iter().collect::<BTreeMap<_, _>>() {
-        text.push_str(&format!("{key}  {setting}\n"));
-    }
-    let mut table = Table::new(&[
-        "PARTITION",
-        "LEADER",
-        "EPOCH",
-        "NODE",
-        "START",
-        "COMMIT",
-        "END",
-        "SYNCED",
-        "BYTES",
-        "SEGMENTS",
-        "STATE",
-    ]);
-    for partition in partitions {
-        for replica in &partition.replicas {
-            table.row(replica_row(partition, replica));
-        }
-    }
-    text.push('\n');
-    text.push_str(&table.render());
-    text
-}
-
-fn replica_row(
-    partition: &v1::PartitionDescription,
-    replica: &v1::ReplicaDescription,
-) -> [String; 11] {
-    let leader = match partition.leader_node {
-        0 => "none".to_owned(),
-        node => node.to_string(),
-    };
-    let state = match (replica.reachable, replica.error.as_str()) {
-        (true, "") => "ok".to_owned(),
-        (false, "") => "unreachable".to_owned(),
-        (_, error) => error.to_owned(),
-    };
-    let position = |offset: u64| match replica.reachable {
-        true => offset.to_string(),
-        false => "-".to_owned(),
-    };
-    [
-        partition.index.to_string(),
-        leader,
-        partition.leader_epoch.to_string(),
-        replica.node_id.to_string(),
-        position(replica.start_offset),
-        position(replica.commit_offset),
-        position(replica.end_offset),
-        position(replica.synced_offset),
-        position(replica.bytes),
-        position(replica.segments.into()),
-        state,
-    ]
+async fn alter(
+    context: &Context,
+    name: &str,
+    set: Vec<(String, String)>,
+    unset: Vec<String>,
+) -> Result<(), CliError> {
+    let set = set.into_iter().collect();
+    let topic = context.admin().update_topic(name, set, unset).await?;
+    output::document(context.format, &topic_value(&topic), || {
+        format!(
+            "changed topic {}\n{}",
+            topic.name,
+            options::in_force(&topic).render()
+        )
+    })
 }
 
 async fn delete(context: &Context, names: &[String], yes: bool) -> Result<(), CliError> {
@@ -149,13 +101,15 @@ async fn delete(context: &Context, names: &[String], yes: bool) -> Result<(), Cl
             .map(|name| format!("deleted topic {name}\n"))
             .collect()
     })?;
-    several(names.len(), failures, context.no_color)
+    let failures = failures.into_iter();
+    let failures = failures.map(|(name, error)| (format!("topic {name}"), error));
+    several(names.len(), failures.collect(), context.no_color)
 }
 
 /// One failed item out of one is that item's error; out of several, each is reported.
 fn several(
     all: usize,
-    mut failures: Vec<(&String, CliError)>,
+    mut failures: Vec<(String, CliError)>,
     no_color: bool,
 ) -> Result<(), CliError> {
     if all == 1 {
@@ -165,7 +119,7 @@ fn several(
         return Ok(());
     };
     for (name, error) in &failures {
-        output::say(&format!("topic {name}:"));
+        output::say(&format!("{name}:"));
         error.report(output::stderr_color(no_color));
     }
     Err(CliError::Several {
@@ -198,30 +152,5 @@ fn topic_value(topic: &v1::Topic) -> Value {
         "replication": topic.replication,
         "settings": topic.settings.iter().collect::<BTreeMap<_, _>>(),
         "partitions": partitions,
-    })
-}
-
-fn partition_value(partition: &v1::PartitionDescription) -> Value {
-    json!({
-        "partition": partition.index,
-        "partition_id": partition.partition_id,
-        "leader_node": (partition.leader_node != 0).then_some(partition.leader_node),
-        "leader_epoch": partition.leader_epoch,
-        "replicas": partition.replicas.iter().map(replica_value).collect::<Value>(),
-    })
-}
-
-fn replica_value(replica: &v1::ReplicaDescription) -> Value {
-    json!({
-        "replica_id": replica.replica_id,
-        "node_id": replica.node_id,
-        "reachable": replica.reachable,
-        "error": (!replica.error.is_empty()).then_some(&replica.error),
-        "start_offset": replica.start_offset,
-        "commit_offset": replica.commit_offset,
-        "end_offset": replica.end_offset,
-        "synced_offset": replica.synced_offset,
-        "bytes": replica.bytes,
-        "segments": replica.segments,
     })
 }

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use imprint_raft::disk::Disk;
 use imprint_raft::disk::sim::{Call, Loss, SimDisk};
+use imprint_raft::disk::{Disk, WarmFiles};
 use imprint_raft::journal::{AppendError, Journal, JournalConfig, VoteRecord};
 use journal_support::history::{History, Op};
 use journal_support::*;
@@ -316,11 +316,8 @@ fn zeros_lie_ahead_of_small_appends_and_are_cut_when_the_segment_is_sealed() {
 #[test]
 fn files_and_memory_stay_bounded_however_long_the_log() {
     let disk = SimDisk::new();
-    let cfg = JournalConfig {
-        warm_segments: 2,
-        ..small()
-    };
-    let storage = open_sim(&disk, cfg);
+    let io = sim_io(&disk).with_warm_files(WarmFiles::new(2, 1 << 20));
+    let storage = open_in(io, &data(), small()).unwrap();
     append_ok(&storage.journal, vec![blank(1, 0)]);
     for index in 1..200 {
         append_ok(&storage.journal, vec![admit(1, index, index)]);
@@ -338,7 +335,7 @@ fn files_and_memory_stay_bounded_however_long_the_log() {
     );
     assert!(storage.journal.read_cached(199, 200, 0).is_some());
     drop(storage);
-    let _storage = open_sim(&disk, cfg);
+    let _storage = open_sim(&disk, small());
     assert!(
         disk.open_files() <= 3,
         "a sealed segment is opened when it is read"

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use imprint_raft::disk::{Io, RealDisk, RealOffload};
+use imprint_raft::disk::{Io, RealDisk, RealOffload, WarmFiles};
 use imprint_raft::journal::{Journal, JournalConfig, StoredEntry, VoteRecord};
 use journal_support::*;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -49,13 +49,12 @@ fn reader(journal: Arc<Journal>, stop: Arc<AtomicBool>, seed: u64) -> JoinHandle
 async fn readers_see_nothing_torn_while_the_log_grows_and_everything_is_there_afterwards() {
     let dir = tempfile::tempdir().unwrap();
     let offload = Arc::new(RealOffload::new(tokio::runtime::Handle::current()));
-    let io = io_on(Arc::new(RealDisk), offload);
+    let io = io_on(Arc::new(RealDisk), offload).with_warm_files(WarmFiles::new(2, 1 << 20));
     let cfg = JournalConfig {
         segment_bytes: 60_000,
         tail_cache_bytes: 5_000,
         max_unsynced_bytes: 20_000,
         zero_step_bytes: 16_384,
-        warm_segments: 2,
         ..JournalConfig::default()
     };
     let storage = open_real(io.clone(), dir.path().to_owned(), cfg).await;
@@ -121,7 +120,7 @@ async fn readers_see_nothing_torn_while_the_log_grows_and_everything_is_there_af
 async fn cuts_between_appends_leave_what_was_kept() {
     let dir = tempfile::tempdir().unwrap();
     let offload = Arc::new(RealOffload::new(tokio::runtime::Handle::current()));
-    let io = io_on(Arc::new(RealDisk), offload);
+    let io = io_on(Arc::new(RealDisk), offload).with_warm_files(WarmFiles::new(2, 1 << 20));
     let cfg = JournalConfig {
         segment_bytes: 10_000,
         zero_step_bytes: 4_096,

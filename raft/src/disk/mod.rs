@@ -13,6 +13,7 @@
 mod offload;
 mod real;
 pub mod sim;
+mod warm;
 
 use std::fmt;
 use std::io;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 pub use offload::{InlineOffload, Offload, RealOffload};
 pub use real::RealDisk;
 pub use sim::SimDisk;
+pub use warm::{Cooling, DEFAULT_WARM_BYTES, DEFAULT_WARM_FILES, WarmFiles};
 
 use crate::seams::Clock;
 
@@ -56,6 +58,8 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Whether a file or directory has this name. An unreadable parent is an error, never "no".
     fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// A file's length, without opening it.
+    fn file_len(&self, path: &Path) -> io::Result<u64>;
     /// Takes an exclusive lock on a file, made if need be; `WouldBlock` if another process or caller has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
 }
@@ -97,6 +101,8 @@ pub struct Io {
     pub clock: Arc<dyn Clock>,
     /// Called when a write or sync failed; see [`FatalHook`].
     pub on_fatal: FatalHook,
+    /// What stays open after use; one for all logs of a node.
+    pub warm: Arc<WarmFiles>,
 }
 
 impl Io {
@@ -107,7 +113,15 @@ impl Io {
             offload,
             clock,
             on_fatal: Arc::new(|_| {}),
+            warm: Arc::default(),
         }
+    }
+
+    /// Bounds what stays open after use.
+    #[must_use]
+    pub fn with_warm_files(mut self, warm: WarmFiles) -> Self {
+        self.warm = Arc::new(warm);
+        self
     }
 
     /// Replaces what is called after a failed write or sync.

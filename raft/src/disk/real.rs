@@ -84,6 +84,10 @@ impl Disk for RealDisk {
         named(path, path.try_exists())
     }
 
+    fn file_len(&self, path: &Path) -> io::Result<u64> {
+        Ok(named(path, fs::metadata(path))?.len())
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
         let file = named(
             path,

@@ -43,6 +43,8 @@ pub enum Call {
     Create,
     /// `open` of what is there.
     Open,
+    /// `file_len`: the length alone, without opening.
+    Stat,
     /// A positioned read.
     Read,
     /// A positioned write.
@@ -61,7 +63,7 @@ pub enum Call {
 
 impl Call {
     fn is_change(self) -> bool {
-        !matches!(self, Self::Open | Self::Read)
+        !matches!(self, Self::Open | Self::Stat | Self::Read)
     }
 }
 
@@ -499,6 +501,13 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         state.enter(Call::Open, path)?;
         Ok(state.names.contains_key(path) || state.dirs.contains(path))
+    }
+
+    fn file_len(&self, path: &Path) -> io::Result<u64> {
+        let mut state = self.state.lock();
+        state.enter(Call::Stat, path)?;
+        let id = *state.names.get(path).ok_or_else(|| not_found(path))?;
+        Ok(state.node(id)?.now.len() as u64)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {

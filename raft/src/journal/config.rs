@@ -23,8 +23,6 @@ pub struct JournalConfig {
     pub sync_group_bytes: u64,
     /// Space zeroed ahead of the active end at a time, in bytes; 0 switches it off. Default 4 MiB.
     pub zero_step_bytes: u64,
-    /// Sealed segments that may be open, with their index in memory. Default 8.
-    pub warm_segments: usize,
 }
 
 impl JournalConfig {
@@ -46,7 +44,6 @@ impl Default for JournalConfig {
             max_unsynced_bytes: 8 << 20,
             sync_group_bytes: 8 << 20,
             zero_step_bytes: 4 << 20,
-            warm_segments: 8,
         }
     }
 }

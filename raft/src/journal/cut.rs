@@ -194,7 +194,7 @@ impl Journal {
             self.io.disk.sync_dir(&self.dir)?;
         }
         let Some(segment) = kept else { return Ok(()) };
-        let file = self.io.disk.open(&segment.path, OpenMode::Write)?;
+        let file = self.io.disk.open(&segment.path(), OpenMode::Write)?;
         segment.with(|body| {
             body.sealed = false;
             body.file = Some(Arc::clone(&file));
@@ -369,8 +369,8 @@ struct Cut {
 
 /// A segment that was appended to but not written yet may have no file.
 fn remove_if_there(disk: &dyn Disk, segment: &Segment) -> io::Result<()> {
-    if disk.exists(&segment.path)? {
-        disk.remove_file(&segment.path)
+    if disk.exists(&segment.path())? {
+        disk.remove_file(&segment.path())
     } else {
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Which sealed segments are open, and their indexes in memory: the last few that were read.
+//! Which sealed segments are open, and their indexes in memory: those of the node that were read last, see
+//! [`crate::disk::WarmFiles`].
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -10,31 +10,27 @@ use super::walk::{Check, Walked, walk_segment};
 use super::{Inner, Journal};
 use crate::disk::{DiskFile, OpenMode};
 
-/// Sealed segments that are open, least recently read first.
-#[derive(Debug, Default)]
-pub(super) struct WarmSegments {
-    open: VecDeque<Arc<Segment>>,
-}
-
-impl WarmSegments {
-    /// Notes that a segment was read; closes what is over the bound.
-    fn touch(&mut self, segment: &Arc<Segment>, bound: usize) {
-        self.open.retain(|other| !Arc::ptr_eq(other, segment));
-        self.open.push_back(Arc::clone(segment));
-        while self.open.len() > bound.max(1) {
-            if let Some(cold) = self.open.pop_front() {
-                cold.with(|body| {
-                    if body.sealed {
-                        body.file = None;
-                        body.index = None;
-                    }
-                });
-            }
-        }
-    }
+/// Up to which offset a segment's batches are on the disk, and of which state of the log that is said.
+struct ReadableEnd {
+    offset: u64,
+    sealed: bool,
+    cuts: u64,
 }
 
 impl Inner {
+    fn readable_end(&self, segment: &Segment) -> ReadableEnd {
+        let sealed = segment.with(|body| body.sealed);
+        let offset = match sealed {
+            true => self.shape.end_of(segment),
+            false => self.disk_end(segment),
+        };
+        ReadableEnd {
+            offset,
+            sealed,
+            cuts: self.shape.cuts,
+        }
+    }
+
     /// Gives the data batches of a segment their indexes: control entries have the ones between.
     fn index_of(&self, from: u64) -> u64 {
         let mut index = from;
@@ -49,41 +45,61 @@ impl Journal {
     /// The file of a segment, opened if need be.
     pub(super) fn readable(&self, segment: &Arc<Segment>) -> io::Result<Arc<dyn DiskFile>> {
         let (sealed, file) = segment.with(|body| (body.sealed, body.file.clone()));
+        let file = match file {
+            Some(file) => file,
+            None => {
+                let mode = if sealed {
+                    OpenMode::Read
+                } else {
+                    OpenMode::Write
+                };
+                let file = self.io.disk.open(&segment.path(), mode)?;
+                segment.with(|body| body.file = Some(Arc::clone(&file)));
+                file
+            }
+        };
         if sealed {
             self.keep_warm(segment);
         }
-        if let Some(file) = file {
-            return Ok(file);
-        }
-        let mode = if sealed {
-            OpenMode::Read
-        } else {
-            OpenMode::Write
-        };
-        let file = self.io.disk.open(&segment.path, mode)?;
-        segment.with(|body| body.file = Some(Arc::clone(&file)));
         Ok(file)
     }
 
-    /// Notes that a sealed segment was just used: it stays open, the one unused for longest is closed.
+    /// Notes that a sealed segment was just used: it stays open, of all in the node the one unused for longest is closed.
+    /// Called after its file or index was set, so that nothing is open that the list doesn't know.
     pub(super) fn keep_warm(&self, segment: &Arc<Segment>) {
-        self.warm.lock().touch(segment, self.cfg.warm_segments);
+        let bytes = segment.with(|body| body.index_bytes());
+        self.io.warm.touch(segment, bytes);
     }
 
-    /// Walks a sealed segment's headers and keeps its index.
+    /// Walks a segment's headers and keeps its index.
     pub(super) fn load(&self, segment: &Arc<Segment>) -> Result<(), ReadError> {
         let file = self.readable(segment)?;
         let index_of = |from, _| Ok(self.inner.lock().index_of(from));
         let first = (segment.name.first_index, segment.name.base_offset);
-        let walked = walk_segment(file.as_ref(), self.group, first, Check::Headers, &index_of)?;
-        let end_offset = self.inner.lock().shape.end_of(segment);
-        if walked.bad.is_some() || walked.next_offset != end_offset {
-            return Err(ReadError::Corrupt(bad_range(segment, &walked, end_offset)));
+        let end = self.inner.lock().readable_end(segment);
+        let mut walked = walk_segment(file.as_ref(), self.group, first, Check::Headers, &index_of)?;
+        let ends_well = match end.sealed {
+            true => walked.bad.is_none() && walked.next_offset == end.offset,
+            // Behind that the writer may be at work.
+            false => walked.next_offset >= end.offset,
+        };
+        if !ends_well {
+            return Err(ReadError::Corrupt(bad_range(segment, &walked, end.offset)));
         }
-        segment.with(|body| {
-            body.index = Some(walked.index);
-            body.first_stamp = walked.first_stamp;
-        });
+        walked.index.retain(|spot| spot.offset < end.offset);
+        walked.index.shrink_to_fit();
+        let inner = self.inner.lock();
+        if inner.shape.cuts == end.cuts {
+            segment.with(|body| {
+                // What was appended meanwhile is behind.
+                body.index.get_or_insert(walked.index);
+                body.first_stamp = body.first_stamp.or(walked.first_stamp);
+            });
+        }
+        drop(inner);
+        if end.sealed {
+            self.keep_warm(segment);
+        }
         Ok(())
     }
 }
@@ -95,7 +111,7 @@ pub(super) fn bad_range(segment: &Segment, walked: &Walked, to_offset: u64) -> B
         None => "the batches end".to_owned(),
     };
     BadRange {
-        path: segment.path.clone(),
+        path: segment.path(),
         from_byte: walked.end,
         from_offset: walked.next_offset,
         to_offset,

@@ -285,7 +285,7 @@ pub(super) fn corrupt(
     from_offset: u64,
     found: String,
 ) -> ReadError {
-    let path = segment.path.clone();
+    let path = segment.path();
     ReadError::Corrupt(BadRange {
         path,
         from_byte,

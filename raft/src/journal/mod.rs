@@ -35,7 +35,7 @@ mod writer;
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -52,7 +52,6 @@ pub use void::VoidOutcome;
 pub use crate::statelog::{ControlKind, Done, LogPos, RollSettings, StateLog, VoteRecord};
 
 use crate::disk::Io;
-use files::WarmSegments;
 use shape::Shape;
 use tail::TailCache;
 use writer::Queue;
@@ -140,12 +139,11 @@ pub struct SegmentInfo {
 /// See the module's text.
 pub struct Journal {
     io: Io,
-    dir: PathBuf,
+    dir: Arc<Path>,
     group: u64,
     cfg: JournalConfig,
     state: Arc<StateLog>,
     inner: Mutex<Inner>,
-    warm: Mutex<WarmSegments>,
     room: Notify,
 }
 
@@ -269,7 +267,7 @@ impl Journal {
             end_offset: shape.end_of(segment),
             bytes: segment.len(),
             sealed: segment.with(|body| body.sealed),
-            path: segment.path.clone(),
+            path: segment.path(),
         };
         shape.segments.iter().map(info).collect()
     }
@@ -296,7 +294,7 @@ impl Journal {
     }
 
     /// The directory of its segments.
-    pub fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 }

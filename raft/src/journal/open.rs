@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::config::{BadRange, JournalConfig, OpenError};
-use super::files::{WarmSegments, bad_range};
+use super::files::bad_range;
 use super::segment::{Segment, SegmentName};
 use super::shape::{Shape, TermStart};
 use super::tail::TailCache;
@@ -129,15 +129,14 @@ impl Journal {
             failed: None,
             closed: false,
         };
-        let (inner, warm) = (Mutex::new(inner), Mutex::new(WarmSegments::default()));
+        let inner = Mutex::new(inner);
         let journal = Arc::new(Self {
             io,
-            dir,
+            dir: dir.into(),
             group,
             cfg,
             state,
             inner,
-            warm,
             room: Notify::new(),
         });
         journal.finish_trim()?;
@@ -157,7 +156,7 @@ impl Journal {
                 _ => Ok(()),
             };
             done.map_err(|source| OpenError::Io {
-                path: self.dir.clone(),
+                path: self.dir.to_path_buf(),
                 source,
             })?;
         }
@@ -210,9 +209,10 @@ impl Opening<'_> {
                 );
             }
         }
+        let dir: Arc<Path> = self.dir.into();
         Ok(found
             .into_iter()
-            .map(|name| Arc::new(Segment::new(self.dir, name)))
+            .map(|name| Arc::new(Segment::new(&dir, name)))
             .collect())
     }
 
@@ -282,7 +282,7 @@ impl Opening<'_> {
         while let Some(segment) = segments.last().cloned() {
             let file = self
                 .disk
-                .open(&segment.path, OpenMode::Write)
+                .open(&segment.path(), OpenMode::Write)
                 .map_err(|e| self.io(e))?;
             let (walked, trusted) = self.walk_active(&segment, file.as_ref())?;
             let base = segment.name.base_offset;
@@ -305,7 +305,7 @@ impl Opening<'_> {
                 return Ok(Some(Active { walked, file }));
             }
             self.disk
-                .remove_file(&segment.path)
+                .remove_file(&segment.path())
                 .map_err(|e| self.io(e))?;
             self.disk.sync_dir(self.dir).map_err(|e| self.io(e))?;
             segments.pop();
@@ -363,7 +363,7 @@ impl Opening<'_> {
         let file_len = file.len()?;
         let end = last_nonzero(&mut Window::new(file), walked.end, file_len)?.unwrap_or(walked.end);
         tracing::warn!(
-            path = %segment.path.display(), from = walked.end, to = end, bad = ?walked.bad,
+            path = %segment.path().display(), from = walked.end, to = end, bad = ?walked.bad,
             "a torn tail is cut off and kept in quarantine"
         );
         self.quarantine(segment, file, walked.end, end)?;
@@ -407,11 +407,10 @@ impl Opening<'_> {
             return Ok(());
         };
         for segment in sealed {
-            let file = self
+            let len = self
                 .disk
-                .open(&segment.path, OpenMode::Read)
+                .file_len(&segment.path())
                 .map_err(|e| self.io(e))?;
-            let len = file.len().map_err(|e| self.io(e))?;
             segment.with(|body| (body.len, body.sealed) = (len, true));
         }
         let Some(Active { walked, file }) = active else {
@@ -486,7 +485,7 @@ impl Opening<'_> {
             .partition(|segment| !cut.whole && segment.name.base_offset < cut.offset);
         for segment in gone.iter().rev() {
             self.disk
-                .remove_file(&segment.path)
+                .remove_file(&segment.path())
                 .map_err(|e| self.io(e))?;
         }
         self.disk.sync_dir(self.dir).map_err(|e| self.io(e))?;
@@ -495,7 +494,7 @@ impl Opening<'_> {
         };
         let file = self
             .disk
-            .open(&segment.path, OpenMode::Write)
+            .open(&segment.path(), OpenMode::Write)
             .map_err(|e| self.io(e))?;
         let mut pos = 0;
         let mut offset = segment.name.base_offset;
@@ -507,7 +506,7 @@ impl Opening<'_> {
             let header = imprint_proto::batch::BatchHeader::decode_checked(bytes)
                 .and_then(|header| header.verify_chain(offset, 0).map(|()| header))
                 .map_err(|e| {
-                    let path = segment.path.clone();
+                    let path = segment.path();
                     let found = e.to_string();
                     let range = BadRange {
                         path,

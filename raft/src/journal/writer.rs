@@ -332,7 +332,7 @@ impl Journal {
         } = run;
         let written = self.write_and_sync(&segment, pos, end, &batches);
         if let Err(error) = written {
-            self.fail(&format!("{}: {error}", segment.path.display()), finished);
+            self.fail(&format!("{}: {error}", segment.path().display()), finished);
             return Ok(());
         }
         let data_end = batches.last().map(StampedBatch::next_offset);
@@ -377,7 +377,7 @@ impl Journal {
         if let Some(file) = segment.with(|body| body.file.clone().filter(|_| !body.sealed)) {
             return Ok(file);
         }
-        let file = self.io.disk.open(&segment.path, OpenMode::Write)?;
+        let file = self.io.disk.open(&segment.path(), OpenMode::Write)?;
         segment.with(|body| body.file = Some(Arc::clone(&file)));
         Ok(file)
     }
@@ -402,7 +402,7 @@ impl Journal {
         if let Some(old) = seal {
             self.seal(old)?;
         }
-        let file = self.io.disk.open(&create.path, OpenMode::CreateNew)?;
+        let file = self.io.disk.open(&create.path(), OpenMode::CreateNew)?;
         create.with(|body| body.file = Some(file));
         self.io.disk.sync_dir(&self.dir)
     }
@@ -456,7 +456,7 @@ impl Journal {
             // Without space for zeros there may still be space for data; what is wrong shows there.
             Err(error) => {
                 extent.closed = true;
-                tracing::warn!(path = %segment.path.display(), %error, "no zeros ahead of the end any more");
+                tracing::warn!(path = %segment.path().display(), %error, "no zeros ahead of the end any more");
             }
         }
     }

@@ -26,4 +26,5 @@ pub mod metrics;
 pub mod node;
 pub mod permits;
 pub mod reconciler;
+pub mod retention;
 pub mod serve;

@@ -36,6 +36,7 @@ pub(super) fn check(written: &Written, problems: &mut Vec<ConfigError>) -> NodeC
         storage: StorageConfig {
             segment_bytes: reader.size("storage.segment_bytes"),
             tail_cache_bytes: reader.size("storage.tail_cache_bytes"),
+            retention_check: reader.duration("storage.retention_check"),
         },
         limits: reader.limits(),
         shutdown_grace: reader.duration("shutdown.grace"),

@@ -244,7 +244,13 @@ pub const KEYS: &[Key] = &[
         "storage.segment_bytes",
         size(64 * KIB, 16 * GIB),
         "128MiB",
-        "Default size at which a partition rolls to a new segment; a topic may set its own.",
+        "Default size at which a partition rolls to a new segment; a topic may set its own. Written into each topic when it is created, so changing it changes no topic that is there.",
+    ),
+    key(
+        "storage.retention_check",
+        duration(100 * MS, 3600 * SECOND),
+        "30s",
+        "How often the partitions that this node leads are held against their topics' retention settings. Changed settings are looked at right away.",
     ),
     key(
         "storage.tail_cache_bytes",

@@ -77,6 +77,8 @@ pub struct RaftConfig {
 pub struct StorageConfig {
     pub segment_bytes: u64,
     pub tail_cache_bytes: u64,
+    /// How often the partitions led here are held against their retention settings.
+    pub retention_check: Duration,
 }
 
 /// Bounds of what clients may ask for and hold; bytes unless the name says otherwise.

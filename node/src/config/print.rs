@@ -61,6 +61,7 @@ fn value(config: &NodeConfig, key: &Key) -> String {
         "raft.election_timeout_max" => format_duration(config.raft.election_timeout_max),
         "peer.ping_interval" => format_duration(config.raft.ping_interval),
         "storage.segment_bytes" => format_size(config.storage.segment_bytes),
+        "storage.retention_check" => format_duration(config.storage.retention_check),
         "storage.tail_cache_bytes" => format_size(config.storage.tail_cache_bytes),
         "limits.max_batch_bytes" => format_size(limits.max_batch_bytes),
         "limits.max_poll_bytes" => format_size(limits.max_poll_bytes),

@@ -86,6 +86,11 @@ impl Core {
                 let state = self.leader_state(replica, op, context.deadline).await?;
                 Ok(envelope::encode(&state))
             }
+            _ if query.details => {
+                let group = GroupId(query.partition_id);
+                let state = self.detailed_state(group, replica.as_ref()).await;
+                Ok(envelope::encode(&state))
+            }
             _ => Ok(envelope::encode(&state_of(replica.as_ref()))),
         }
     }

@@ -1,4 +1,4 @@
-//! How replicas, partitions and the cluster stand.
+//! How replicas and the cluster stand.
 
 use super::{
     CONTROLLER, Core,
@@ -40,6 +40,7 @@ pub(super) fn state_of(replica: &dyn Replica) -> ReplicaState {
         synced: log.synced,
         bytes,
         segments,
+        details: None,
     }
 }
 
@@ -164,53 +165,6 @@ impl Core {
         })
     }
 
-    /// Every replica of a topic's partitions.
-    pub async fn describe_partitions(
-        &self,
-        request: v1::DescribePartitionsRequest,
-        context: &CallContext,
-    ) -> Result<v1::DescribePartitionsResponse, Failure> {
-        self.check_formed()?;
-        let topic = self.find_topic(&request.topic, context).await?;
-        let wanted = all_partitions(&topic);
-        let asks: Vec<_> = wanted
-            .iter()
-            .map(|found| self.describe(found, context))
-            .collect();
-        let partitions = stream::iter(asks)
-            .buffered(QUESTIONS_AT_A_TIME)
-            .collect()
-            .await;
-        Ok(v1::DescribePartitionsResponse { partitions })
-    }
-
-    async fn describe(&self, found: &Found, context: &CallContext) -> v1::PartitionDescription {
-        let nodes = found.nodes();
-        let asks = nodes
-            .iter()
-            .map(|node| self.state_at(found, *node, context));
-        let states = futures_util::future::join_all(asks).await;
-        // The newest epoch knows best who leads.
-        let best = states
-            .iter()
-            .flatten()
-            .filter(|state| state.leader != 0)
-            .max_by_key(|state| state.epoch);
-        let described = found.partition().replicas.iter().zip(&states);
-        v1::PartitionDescription {
-            index: found.index,
-            partition_id: found.group().0,
-            leader_node: best.map_or(0, |state| state.leader),
-            leader_epoch: best.map_or(0, |state| state.epoch),
-            replicas: described
-                .map(|(replica, state)| {
-                    describe_replica(replica.replica_id, replica.node_id, state)
-                })
-                .collect(),
-            ..v1::PartitionDescription::default()
-        }
-    }
-
     /// How the cluster stands, as this node sees it. Works without a leader and before formation.
     pub fn status(&self, listener: &str) -> v1::GetStatusResponse {
         let state = self.controller();
@@ -310,34 +264,5 @@ impl Core {
             return Err("no partition of this node has a leader".into());
         }
         Ok(())
-    }
-}
-
-fn describe_replica(
-    replica_id: u64,
-    node_id: u64,
-    state: &Result<ReplicaState, Failure>,
-) -> v1::ReplicaDescription {
-    let unknown = v1::ReplicaDescription {
-        replica_id,
-        node_id,
-        ..v1::ReplicaDescription::default()
-    };
-    match state {
-        Ok(state) => v1::ReplicaDescription {
-            reachable: true,
-            start_offset: state.start,
-            commit_offset: state.commit,
-            end_offset: state.end,
-            synced_offset: state.synced,
-            bytes: state.bytes,
-            segments: state.segments,
-            ..unknown
-        },
-        Err(failure) => v1::ReplicaDescription {
-            reachable: false,
-            error: failure.to_string(),
-            ..unknown
-        },
     }
 }

@@ -5,7 +5,10 @@ use crate::{
     backend::Replica,
     controller::{PartitionRecord, TopicRecord},
     failure::{Failure, Reason},
-    forward::{CallContext, ops::Op},
+    forward::{
+        CallContext,
+        ops::{Op, ReplicaQuery},
+    },
 };
 use bytes::Bytes;
 use imprint_proto::ids::{GroupId, NodeId};
@@ -159,10 +162,11 @@ impl Core {
 
     /// The body of a question about one replica.
     pub(super) fn replica_query(group: GroupId, upto: u64, leader_only: bool) -> Bytes {
-        imprint_proto::envelope::encode(&crate::forward::ops::ReplicaQuery {
+        imprint_proto::envelope::encode(&ReplicaQuery {
             partition_id: group.0,
             upto,
             leader_only,
+            details: false,
         })
     }
 }

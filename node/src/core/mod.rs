@@ -13,6 +13,7 @@
 mod admin;
 mod append;
 mod control;
+mod describe;
 mod handle;
 mod inspect;
 mod lookup;
@@ -35,6 +36,7 @@ use crate::{
     forward::CallContext,
     metrics::Metrics,
     permits::{AppendBudgets, Budget},
+    retention::RetentionState,
 };
 use imprint_proto::{
     ids::{GroupId, NodeId},
@@ -77,6 +79,7 @@ pub struct CoreParts {
 pub struct Core {
     pub(crate) parts: CoreParts,
     pub(crate) budgets: AppendBudgets,
+    pub(crate) retention: RetentionState,
     read_budget: Arc<Budget>,
     /// Leaders of partitions that are not hosted here, as last heard.
     hints: Mutex<HashMap<GroupId, NodeId>>,
@@ -96,6 +99,7 @@ impl Core {
         let limits = &parts.limits;
         Arc::new(Self {
             budgets: AppendBudgets::new(limits.node_bytes, limits.partition_bytes),
+            retention: RetentionState::default(),
             read_budget: Budget::new(limits.read_bytes),
             hints: Mutex::new(HashMap::new()),
             forwards: Mutex::new(HashMap::new()),
@@ -136,6 +140,7 @@ impl Core {
     /// Drops what is remembered of a partition that is no more.
     pub(crate) fn forget(&self, group: GroupId) {
         self.budgets.forget(group.0);
+        self.retention.forget(group);
         self.hints.lock().remove(&group);
     }
 

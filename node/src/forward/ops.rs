@@ -45,19 +45,22 @@ ops! {
 envelope! {
     /// A question about one replica.
     #[derive(Debug, Clone, PartialEq)]
-    pub struct ReplicaQuery: version 0, compat 0 {
+    pub struct ReplicaQuery: version 1, compat 0 {
         partition_id: u64,
         /// Digest up to this offset.
         upto: u64,
         /// Only the leader is to answer; another replica says who leads.
         leader_only: bool,
+        /// Also what has to be looked up. An old node gives none.
+        #[since(1)]
+        details: bool = false,
     }
 }
 
 envelope! {
     /// How one replica stands.
     #[derive(Debug, Clone, PartialEq)]
-    pub struct ReplicaState: version 0, compat 0 {
+    pub struct ReplicaState: version 1, compat 0 {
         replica_id: u64,
         /// Node id; 0: none known.
         leader: u64,
@@ -68,5 +71,23 @@ envelope! {
         synced: u64,
         bytes: u64,
         segments: u32,
+        /// Where they were asked for.
+        #[since(1)]
+        details: Option<ReplicaDetails> = None,
+    }
+}
+
+envelope! {
+    /// What of a replica has to be looked up.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct ReplicaDetails: version 0, compat 0 {
+        /// Stamp of the first kept message.
+        oldest_us: Option<u64>,
+        /// What retention deletes next: the offsets below; 0: nothing.
+        next_upto: u64,
+        next_bytes: u64,
+        next_due_us: Option<u64>,
+        next_bytes_missing: Option<u64>,
+        next_why_not: String,
     }
 }

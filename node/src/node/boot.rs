@@ -8,7 +8,7 @@ use crate::{
     core::{CONTROLLER, Core},
     formation::{Formation, FormationRecord},
     forward::CallContext,
-    reconciler,
+    reconciler, retention,
 };
 use imprint_proto::ids::NodeId;
 use imprint_raft::consensus::{GroupSpec, Groups};
@@ -32,13 +32,15 @@ pub(super) struct Boot {
 }
 
 impl Boot {
-    /// Boots, then reconciles until the node stops.
+    /// Boots, then reconciles and retains until the node stops.
     pub async fn run(self, machine: ControllerMachine) -> Result<(), NodeError> {
         let record = self.formation.form().await?;
         self.open_controller(&record, machine).await?;
         let segment_bytes = self.config.storage.segment_bytes;
         let reconcile = reconciler::run(Arc::clone(&self.core), segment_bytes);
-        let ((), registered) = tokio::join!(reconcile, self.register());
+        let every = self.config.storage.retention_check;
+        let retain = retention::run(Arc::clone(&self.core), every);
+        let ((), (), registered) = tokio::join!(reconcile, retain, self.register());
         registered
     }
 

@@ -2,6 +2,7 @@
 
 mod appends;
 mod polls;
+mod retention;
 mod topics;
 mod trims;
 

@@ -76,6 +76,11 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn sync_all(&self) -> io::Result<()>;
     /// Cuts the file, or extends it with zeros. Durable with the next sync.
     fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Asks that what is in memory of the file and is on the medium already be read from there the next time. What was not
+    /// written yet stays. A disk without a cache does nothing.
+    fn drop_cached(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether the file is empty.

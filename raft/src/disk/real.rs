@@ -169,6 +169,11 @@ impl DiskFile for RealFile {
         self.0.set_len(len)
     }
 
+    fn drop_cached(&self) -> io::Result<()> {
+        let whole = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);
+        whole.map_err(io::Error::from)
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use imprint_proto::batch::BatchError;
 
+use super::damage::BadRange;
 use super::{LogPos, RollSettings};
 
 /// Settings of one group's journal. Those marked *initial* decide where segments end until a settings entry of the log says
@@ -46,21 +47,6 @@ impl Default for JournalConfig {
             zero_step_bytes: 4 << 20,
         }
     }
-}
-
-/// A range of a segment that is not what it was when it was synced. Kept in this form so that it can be asked of a peer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadRange {
-    /// The segment's file.
-    pub path: PathBuf,
-    /// First bad byte.
-    pub from_byte: u64,
-    /// First offset that is not readable.
-    pub from_offset: u64,
-    /// Offset below which everything was synced: at least up to here it has to be fetched.
-    pub to_offset: u64,
-    /// What was found there.
-    pub found: String,
 }
 
 /// Why a journal can't be opened.

@@ -157,6 +157,14 @@ impl Journal {
             gone
         };
         self.state.note_synced(self.group, end);
+        for base in self.damage.cut(end) {
+            tracing::info!(
+                group = self.group,
+                base,
+                end,
+                "a truncation took a damaged range"
+            );
+        }
         if let Some(segment) = &kept {
             segment.with(|body| body.cut(len));
         }
@@ -188,12 +196,14 @@ impl Journal {
     ) -> io::Result<()> {
         for segment in gone.iter().rev() {
             segment.extent.lock().closed = true;
+            self.forget_beside(segment)?;
             remove_if_there(self.io.disk.as_ref(), segment)?;
         }
         if !gone.is_empty() {
             self.io.disk.sync_dir(&self.dir)?;
         }
         let Some(segment) = kept else { return Ok(()) };
+        self.uncover(segment)?;
         let file = self.io.disk.open(&segment.path(), OpenMode::Write)?;
         segment.with(|body| {
             body.sealed = false;
@@ -260,6 +270,7 @@ impl Journal {
         };
         let remove = move |journal: &Self| {
             for segment in &gone {
+                journal.forget_beside(segment)?;
                 remove_if_there(journal.io.disk.as_ref(), segment)?;
             }
             if gone.is_empty() {

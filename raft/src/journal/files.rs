@@ -4,7 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::config::{BadRange, ReadError};
+use super::config::ReadError;
+use super::damage::{BadRange, DamageKind};
 use super::segment::Segment;
 use super::walk::{Check, Walked, walk_segment};
 use super::{Inner, Journal};
@@ -76,14 +77,20 @@ impl Journal {
         let file = self.readable(segment)?;
         let index_of = |from, _| Ok(self.inner.lock().index_of(from));
         let first = (segment.name.first_index, segment.name.base_offset);
-        let end = self.inner.lock().readable_end(segment);
+        let mut end = self.inner.lock().readable_end(segment);
+        if end.sealed {
+            end.offset = self.sealed_end(segment);
+        }
         let mut walked = walk_segment(file.as_ref(), self.group, first, Check::Headers, &index_of)?;
         let ends_well = match end.sealed {
             true => walked.bad.is_none() && walked.next_offset == end.offset,
             // Behind that the writer may be at work.
             false => walked.next_offset >= end.offset,
         };
-        if !ends_well {
+        // Up to damage that is known the index serves as it is; behind it reads begin where the marks say.
+        let marks = self.damage.of_segment(segment.name.base_offset);
+        let known = |range: &BadRange| range.from_offset <= walked.next_offset;
+        if !ends_well && !marks.iter().any(known) {
             return Err(ReadError::Corrupt(bad_range(segment, &walked, end.offset)));
         }
         walked.index.retain(|spot| spot.offset < end.offset);
@@ -106,15 +113,18 @@ impl Journal {
 
 /// What a walk found wrong, for the error.
 pub(super) fn bad_range(segment: &Segment, walked: &Walked, to_offset: u64) -> BadRange {
-    let found = match &walked.bad {
-        Some(bad) => bad.found.clone(),
-        None => "the batches end".to_owned(),
+    let (kind, found) = match &walked.bad {
+        Some(bad) => (DamageKind::Bytes, bad.found.clone()),
+        None => (DamageKind::Missing, "the batches end".to_owned()),
     };
     BadRange {
         path: segment.path(),
+        segment_base: segment.name.base_offset,
         from_byte: walked.end,
+        to_byte: None,
         from_offset: walked.next_offset,
         to_offset,
+        kind,
         found,
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use imprint_proto::batch::{BatchHeader, HEADER_LEN};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::config::{BadRange, ReadError};
+use super::config::ReadError;
+use super::damage::{BadRange, DamageKind};
 use super::segment::{Seek, Segment, Spot};
 use super::walk::Window;
 use super::{Journal, StoredEntry};
@@ -49,7 +50,7 @@ impl Journal {
     /// The first offset after applying the entry `index`; `None` if that is not known any more or not yet. Blocks if it has
     /// to be looked up in a file.
     pub fn offset_after(&self, index: u64) -> io::Result<Option<u64>> {
-        let segment = {
+        let (segment, cuts) = {
             let inner = self.inner.lock();
             let shape = &inner.shape;
             let behind = index.saturating_add(1);
@@ -65,19 +66,19 @@ impl Journal {
             if let Some(StoredEntry::Data { batch, .. }) = inner.tail.get(behind) {
                 return Ok(Some(batch.base_offset()));
             }
-            shape.segment_by_index(behind)
+            (shape.segment_by_index(behind), shape.cuts)
         };
         let Some(segment) = segment else {
             return Ok(None);
         };
-        Ok(Some(
-            self.locate_index(&segment, index + 1)?.header.base_offset,
-        ))
+        let located = self.locate_index(&segment, index + 1);
+        let located = self.judged(&segment, cuts, located)?;
+        Ok(Some(located.header.base_offset))
     }
 
     /// The offset of the first batch stamped at or after `stamp_us`, or the log's end. Blocks if it has to be looked up.
     pub fn offset_for_time(&self, stamp_us: u64) -> Result<u64, ReadError> {
-        let (start, segments) = {
+        let (start, segments, cuts) = {
             let inner = self.inner.lock();
             if let Some(found) = inner.tail.offset_for_time(stamp_us) {
                 return Ok(found.unwrap_or(inner.shape.next_offset));
@@ -85,6 +86,7 @@ impl Journal {
             (
                 inner.shape.start_offset,
                 inner.shape.segments.iter().cloned().collect::<Vec<_>>(),
+                inner.shape.cuts,
             )
         };
         let (mut low, mut high) = (0, segments.len());
@@ -92,7 +94,7 @@ impl Journal {
             let middle = low.midpoint(high);
             let before = segments
                 .get(middle)
-                .map(|segment| self.first_stamp(segment))
+                .map(|segment| self.judged(segment, cuts, self.first_stamp(segment)))
                 .transpose()?;
             if before.is_some_and(|first| first < stamp_us) {
                 low = middle + 1
@@ -103,7 +105,8 @@ impl Journal {
         let Some(segment) = low.checked_sub(1).and_then(|n| segments.get(n)) else {
             return Ok(start);
         };
-        Ok(self.search_stamp(segment, stamp_us)?.max(start))
+        let found = self.search_stamp(segment, stamp_us);
+        Ok(self.judged(segment, cuts, found)?.max(start))
     }
 
     fn first_stamp(&self, segment: &Arc<Segment>) -> Result<u64, ReadError> {
@@ -140,7 +143,7 @@ impl Journal {
 
     /// Hashes the bytes of all kept segments up to an offset, which has to be synced. Blocks; reads everything.
     pub fn digest(&self, upto_offset: u64) -> Result<GroupDigest, ReadError> {
-        let (segments, base_offset) = {
+        let (segments, base_offset, cuts) = {
             let inner = self.inner.lock();
             if upto_offset > inner.synced_offset {
                 let what = format!("offset {upto_offset} is not synced yet");
@@ -157,7 +160,7 @@ impl Journal {
             let base = segments
                 .first()
                 .map_or(upto_offset, |(segment, _)| segment.name.base_offset);
-            (segments, base)
+            (segments, base, inner.shape.cuts)
         };
         let mut whole = Xxh3::new();
         let mut digests = Vec::with_capacity(segments.len());
@@ -166,11 +169,13 @@ impl Journal {
             let len = if end_offset == end && segment.with(|body| body.sealed) {
                 segment.len()
             } else {
-                let last = self.locate_offset(&segment, end_offset - 1)?;
+                let last = self.locate_offset(&segment, end_offset - 1);
+                let last = self.judged(&segment, cuts, last)?;
                 last.pos + last.header.batch_length
             };
             let mut own = Xxh3::new();
-            self.hash(&segment, len, &mut [&mut whole, &mut own])?;
+            let hashed = self.hash(&segment, len, &mut [&mut whole, &mut own]);
+            self.judged(&segment, cuts, hashed.map_err(ReadError::Io))?;
             let base_offset = segment.name.base_offset;
             digests.push(SegmentDigest {
                 base_offset,
@@ -239,7 +244,12 @@ impl Journal {
         segment: &Arc<Segment>,
         offset: u64,
     ) -> Result<Located, ReadError> {
-        let spot = self.spot_before(segment, Seek::Offset(offset))?;
+        let mut spot = self.spot_before(segment, Seek::Offset(offset))?;
+        if let Some((from, pos)) = self.damage.resume_before(segment.name.base_offset, offset)
+            && pos > spot.pos
+        {
+            (spot.offset, spot.pos) = (from, pos);
+        }
         self.step_to(segment, spot, &mut |header| {
             header.next_offset().is_none_or(|next| next > offset)
         })
@@ -288,9 +298,12 @@ pub(super) fn corrupt(
     let path = segment.path();
     ReadError::Corrupt(BadRange {
         path,
+        segment_base: segment.name.base_offset,
         from_byte,
+        to_byte: None,
         from_offset,
         to_offset: from_offset.saturating_add(1),
+        kind: DamageKind::Bytes,
         found,
     })
 }

@@ -20,14 +20,20 @@
 //! It must not know openraft, gRPC, or what a batch's messages mean.
 
 mod append;
+mod check;
 mod config;
 mod cut;
+mod damage;
+mod digest;
 mod files;
 mod lookup;
 mod open;
+mod places;
+mod quarantine;
 mod read;
 mod segment;
 mod shape;
+mod survey;
 mod tail;
 mod void;
 mod walk;
@@ -43,15 +49,19 @@ use imprint_proto::batch::{AdmittedBatch, StampedBatch};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-pub use config::{AppendError, BadRange, JournalConfig, OpenError, ReadError};
+pub use check::{CheckError, Checked};
+pub use config::{AppendError, JournalConfig, OpenError, ReadError};
+pub use damage::{BadRange, DamageKind};
 pub use lookup::{GroupDigest, SegmentDigest};
 pub use read::{ReadBatches, StampedRead};
 pub use segment::SegmentName;
+pub use survey::{GoodRun, Pace, Piece};
 pub use void::VoidOutcome;
 
 pub use crate::statelog::{ControlKind, Done, LogPos, RollSettings, StateLog, VoteRecord};
 
 use crate::disk::Io;
+use damage::DamageBook;
 use shape::Shape;
 use tail::TailCache;
 use writer::Queue;
@@ -144,6 +154,7 @@ pub struct Journal {
     cfg: JournalConfig,
     state: Arc<StateLog>,
     inner: Mutex<Inner>,
+    damage: DamageBook,
     room: Notify,
 }
 

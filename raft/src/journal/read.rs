@@ -231,7 +231,7 @@ impl Journal {
             };
             let batches = match self.read_entries(&run, first) {
                 Err(_) if self.inner.lock().shape.cuts != cuts => continue,
-                result => result?,
+                result => self.judged(&run.segment, cuts, result)?,
             };
             for (index, batch) in (first.index..).zip(batches) {
                 if !budget.take(batch.len()) {
@@ -263,7 +263,8 @@ impl Journal {
 
     fn read_entries(&self, run: &Run, first: LogPos) -> Result<Vec<StampedBatch>, ReadError> {
         let located = self.locate_index(&run.segment, first.index)?;
-        self.read_run(run, &located)
+        let below = self.undamaged_from(located.header.base_offset)?;
+        self.read_run(run, below, &located)
     }
 
     /// Whole batches from the one that holds `offset`, those that end at or before `below`: at least one if there is one,
@@ -279,7 +280,7 @@ impl Journal {
     ) -> Result<StampedRead, ReadError> {
         let mut budget = Budget::new(max_bytes);
         let mut batches: Vec<StampedBatch> = Vec::new();
-        let mut at = offset;
+        let (mut at, mut tries) = (offset, 0);
         loop {
             let (run, cuts) = {
                 let inner = self.inner.lock();
@@ -311,7 +312,15 @@ impl Journal {
             };
             let more = match self.read_offsets(&run, at) {
                 Err(_) if self.inner.lock().shape.cuts != cuts => continue,
-                result => result?,
+                result => match self.judged(&run.segment, cuts, result) {
+                    // What is before the damage is good; whoever goes on from its end is told.
+                    Err(ReadError::Corrupt(_)) if !batches.is_empty() => break,
+                    Err(ReadError::Corrupt(range)) if !range.holds(at) && tries < 3 => {
+                        tries += 1;
+                        continue;
+                    }
+                    judged => judged?,
+                },
             };
             let mut full = more.is_empty();
             for batch in more {
@@ -337,8 +346,17 @@ impl Journal {
     }
 
     fn read_offsets(&self, run: &Run, offset: u64) -> Result<Vec<StampedBatch>, ReadError> {
+        let below = self.undamaged_from(offset)?;
         let located = self.locate_offset(&run.segment, offset)?;
-        self.read_run(run, &located)
+        self.read_run(run, below, &located)
+    }
+
+    /// Where the next marked range behind an offset begins; an error inside of one.
+    fn undamaged_from(&self, offset: u64) -> Result<u64, ReadError> {
+        match self.damage.at(offset) {
+            Some(range) => Err(ReadError::Corrupt(range)),
+            None => Ok(self.damage.next_from(offset)),
+        }
     }
 
     /// As [`Journal::read_stamped`], each batch in one piece: no copy if it came from the disk, one if it came from memory.
@@ -362,8 +380,14 @@ impl Journal {
     }
 
     /// Reads and checks whole batches from a located one on.
-    fn read_run(&self, run: &Run, first: &Located) -> Result<Vec<StampedBatch>, ReadError> {
+    fn read_run(
+        &self,
+        run: &Run,
+        below: u64,
+        first: &Located,
+    ) -> Result<Vec<StampedBatch>, ReadError> {
         let segment = &run.segment;
+        let below = below.min(run.below);
         let file = self.readable(segment)?;
         let there = segment.len().saturating_sub(first.pos);
         let wanted = run
@@ -377,7 +401,7 @@ impl Journal {
         let mut rest = buf.freeze();
         let mut batches = Vec::new();
         let (mut pos, mut offset, mut stamp) = (first.pos, first.header.base_offset, 0);
-        while offset < run.below && (batches.len() as u64) < run.max_count {
+        while offset < below && (batches.len() as u64) < run.max_count {
             let Some(batch) = cut_batch(&mut rest, self.group, offset, stamp)
                 .map_err(|found| corrupt(segment, pos, offset, found))?
             else {

@@ -8,7 +8,7 @@
 //! # What does a cold segment cost?
 //!
 //! A log may have tens of thousands of them, so one keeps neither its path nor a file, an index or anything else on the
-//! heap: some 190 bytes in all, its place in the log's list included. A test holds that figure.
+//! heap: some 200 bytes in all, its place in the log's list included. A test holds that figure.
 
 use std::mem::size_of;
 use std::path::{Path, PathBuf};
@@ -81,6 +81,9 @@ pub struct Segment {
     /// Held while bytes are written that may meet the zeros written ahead.
     pub(super) extent: Mutex<Extent>,
     place: AtomicU64,
+    /// Held while the files beside the segment are written or removed; counts changes of the segment's file other than
+    /// appends. Taken before any other lock.
+    pub(super) beside: Mutex<u32>,
 }
 
 /// What is known of a segment's contents.
@@ -122,6 +125,7 @@ impl Segment {
             body: Mutex::new(Body::default()),
             extent: Mutex::new(Extent::default()),
             place: AtomicU64::new(0),
+            beside: Mutex::default(),
         }
     }
 
@@ -231,6 +235,6 @@ mod tests {
     #[test]
     fn a_cold_segment_is_small() {
         let bytes = size_of::<Segment>() + 3 * size_of::<usize>();
-        assert!(bytes <= 192, "{bytes}");
+        assert!(bytes <= 200, "{bytes}");
     }
 }

@@ -293,7 +293,13 @@ impl Journal {
                 None => return,
                 Some(Step::State(records, finished)) => return self.hand_over(records, finished),
                 Some(Step::Write(run)) => self.write(run),
-                Some(Step::Roll { seal, create }) => self.roll(seal.as_ref(), &create),
+                Some(Step::Roll { seal, create }) => {
+                    let rolled = self.roll(seal.as_ref(), &create);
+                    if let (Some(sealed), Ok(())) = (&seal, &rolled) {
+                        self.digest_sealed(sealed);
+                    }
+                    rolled
+                }
                 Some(Step::Disk(act)) => act(&self),
                 Some(Step::Plan(plan)) => {
                     plan(&self).map(|more| self.inner.lock().queue.push_front(more))

@@ -5,6 +5,7 @@ pub mod disk;
 pub mod identity;
 pub mod journal;
 pub mod meta;
+pub mod offline;
 pub mod rpc;
 pub mod seams;
 pub mod statelog;

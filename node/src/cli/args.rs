@@ -87,6 +87,8 @@ pub enum Command {
     Cluster(ClusterArgs),
     /// Compare the replicas of a topic, or of all, byte for byte; exit status 5 if any differ
     Verify(VerifyArgs),
+    /// Look at, check and repair the files of a node that is not running
+    Log(super::log::LogArgs),
     /// Measure produce or consume
     Bench(BenchArgs),
     /// Print the version

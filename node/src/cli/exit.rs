@@ -58,6 +58,12 @@ pub enum CliError {
         /// What the system said.
         error: io::Error,
     },
+    /// A file or directory that was named.
+    #[error("{path}: no such file or directory")]
+    NoSuchFile {
+        /// Its path.
+        path: String,
+    },
     /// A wait was over before what was waited for.
     #[error("{0}")]
     NotInTime(String),
@@ -106,7 +112,8 @@ impl CliError {
             | CliError::Produce(ProduceError::Call(error))
             | CliError::Consume(ConsumeError::Call(error)) => status_of(error.code()),
             CliError::Produce(ProduceError::UnknownPartition { .. })
-            | CliError::Consume(ConsumeError::UnknownPartition { .. }) => ExitStatus::NotFound,
+            | CliError::Consume(ConsumeError::UnknownPartition { .. })
+            | CliError::NoSuchFile { .. } => ExitStatus::NotFound,
             CliError::Consume(ConsumeError::Damaged { .. } | ConsumeError::Gap { .. }) => {
                 ExitStatus::Fault
             }

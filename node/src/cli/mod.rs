@@ -7,7 +7,8 @@
 //! * A reader that goes away (`| head`) ends a command quietly.
 //!
 //! What this module must not know: anything of a node's inside. `serve` and `dev` are handed their
-//! arguments; every other command is a client like any other and uses `imprint_client` alone.
+//! arguments; `log` looks at files through `imprint_raft::offline`; every other command is a client like
+//! any other and uses `imprint_client` alone.
 
 #![allow(
     clippy::disallowed_methods,
@@ -22,6 +23,7 @@ mod consume;
 mod context;
 mod exit;
 mod lines;
+mod log;
 mod output;
 mod produce;
 mod template;
@@ -43,13 +45,26 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(args) => crate::serve::run(args),
         Command::Dev(args) => crate::dev::run(args),
+        Command::Log(args) => ended(&cli.global, log::run(&cli.global, args)),
         command => run_client(&cli.global, command),
     }
 }
 
+/// The exit code, the error said.
+fn ended(global: &args::GlobalArgs, result: Result<(), CliError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that goes away ends a command quietly.
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            error.report(output::stderr_color(global.no_color));
+            error.status().into()
+        }
+    }
+}
+
 fn run_client(global: &args::GlobalArgs, command: Command) -> ExitCode {
-    let color = output::stderr_color(global.no_color);
-    let ended = Context::new(global).and_then(|context| {
+    let result = Context::new(global).and_then(|context| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
@@ -58,13 +73,7 @@ fn run_client(global: &args::GlobalArgs, command: Command) -> ExitCode {
         runtime.shutdown_background();
         ended
     });
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error.report(color);
-            error.status().into()
-        }
-    }
+    ended(global, result)
 }
 
 async fn dispatch(context: &Context, command: Command) -> Result<(), CliError> {
@@ -91,6 +100,7 @@ async fn quick(context: &Context, command: Command) -> Result<(), CliError> {
         | Command::Dev(_)
         | Command::Produce(_)
         | Command::Consume(_)
-        | Command::Bench(_) => Ok(()),
+        | Command::Bench(_)
+        | Command::Log(_) => Ok(()),
     }
 }

@@ -17,13 +17,13 @@
 //! This module must not know gRPC, topics, or how a segment looks on disk.
 
 mod bootstrap;
-mod codec;
+pub(crate) mod codec;
 mod dispatch;
 mod fitness;
 mod group;
 mod groups;
 mod inbound;
-mod machine;
+pub(crate) mod machine;
 mod network;
 mod quiesce;
 mod runtime;

@@ -12,6 +12,7 @@
 //! It must not know who repairs what, or when.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,7 +91,7 @@ impl BadRange {
 imprint_proto::envelope! {
     /// One range in a mark file.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct RangeRecord: version 1, compat 0 {
+    pub(crate) struct RangeRecord: version 1, compat 0 {
         from_byte: u64,
         to_byte: Option<u64>,
         from_offset: u64,
@@ -103,15 +104,33 @@ imprint_proto::envelope! {
 imprint_proto::envelope! {
     /// A mark file.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct DamageRecord: version 1, compat 0 {
+    pub(crate) struct DamageRecord: version 1, compat 0 {
         group: u64,
         ranges: Vec<RangeRecord>,
     }
 }
 
+impl RangeRecord {
+    /// In which way the range is bad.
+    pub fn kind(&self) -> DamageKind {
+        DamageKind::from_number(self.kind)
+    }
+}
+
+impl fmt::Display for DamageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "bytes",
+            Self::Foreign => "foreign",
+            Self::Missing => "missing",
+            Self::Unreadable => "unreadable",
+        })
+    }
+}
+
 /// A file beside a segment that says something about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Companion {
+pub(crate) enum Companion {
     /// What the segment held when it was sealed.
     Digest,
     /// Its marks.

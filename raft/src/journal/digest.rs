@@ -16,7 +16,7 @@ use crate::disk::{self, Disk};
 imprint_proto::envelope! {
     /// A digest file. The first two fields tell another segment's file that got this name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(super) struct SealedDigest: version 1, compat 0 {
+    pub(crate) struct SealedDigest: version 1, compat 0 {
         group: u64,
         base_offset: u64,
         bytes: u64,

@@ -42,7 +42,7 @@ impl Places {
 
 /// The index of the data batch at `offset`, from the first index that it may have: control entries come before it. Says what
 /// contradicts it.
-pub(super) fn index_of(
+pub(crate) fn index_of(
     controls: &BTreeMap<u64, Control>,
     from: u64,
     offset: u64,

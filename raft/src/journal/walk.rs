@@ -15,6 +15,7 @@ use crate::disk::DiskFile;
 const WINDOW: usize = 256 << 10;
 
 /// A file seen through a buffer that moves forward.
+#[derive(Debug)]
 pub struct Window<'a> {
     file: &'a dyn DiskFile,
     buf: Vec<u8>,

@@ -15,7 +15,7 @@
 
 mod open;
 pub mod record;
-mod scan;
+pub(crate) mod scan;
 mod state;
 mod types;
 

@@ -126,9 +126,9 @@ const OPENED: u8 = 14;
 const DROPPED: u8 = 15;
 
 /// Front of every frame.
-pub(super) const MAGIC: [u8; 4] = *b"IMsl";
+pub(crate) const MAGIC: [u8; 4] = *b"IMsl";
 /// Magic, length and CRC32C, the latter over length and payload.
-pub(super) const FRAME_OVERHEAD: usize = 12;
+pub(crate) const FRAME_OVERHEAD: usize = 12;
 /// Longer frames are not looked at: no record comes near.
 const MAX_PAYLOAD: usize = 64 << 20;
 
@@ -147,14 +147,14 @@ fn checksum(len: u32, payload: &[u8]) -> u32 {
 }
 
 /// Payload length that the front of a frame tells, if it looks like one.
-pub(super) fn payload_len(front: &[u8]) -> Option<usize> {
+pub(crate) fn payload_len(front: &[u8]) -> Option<usize> {
     let (magic, rest) = front.split_first_chunk()?;
     let len = u32::from_le_bytes(*rest.first_chunk()?) as usize;
     (*magic == MAGIC && len <= MAX_PAYLOAD).then_some(len)
 }
 
 /// Whether a payload is what the front of its frame says.
-pub(super) fn is_intact(front: &[u8], payload: &[u8]) -> bool {
+pub(crate) fn is_intact(front: &[u8], payload: &[u8]) -> bool {
     let stored = front.last_chunk().map(|stored| u32::from_le_bytes(*stored));
     let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     stored == Some(checksum(len, payload))

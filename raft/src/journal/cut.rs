@@ -323,6 +323,7 @@ impl Journal {
             (inner.synced, inner.synced_offset) = (Some(upto), next_offset);
             below.into_iter().chain(gone).collect()
         };
+        self.damage.cut(0);
         self.state.note_synced(self.group, next_offset);
         let whole = PendingCut {
             offset: next_offset,

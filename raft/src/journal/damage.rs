@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use super::config::ReadError;
 use super::segment::{Segment, SegmentName};
 use super::{Journal, survey};
-use crate::disk::{self, Disk};
+use crate::disk::{self, Cooling, Disk};
 
 /// In which way a range is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -461,7 +461,7 @@ impl Journal {
         Err(ReadError::Corrupt(self.mark(segment, end_offset, range)))
     }
 
-    /// Marks what a survey of the segment finds, or `range` as it is if that finds nothing. Returns the mark that covers the
+    /// Marks what a survey of the segment finds; nothing if it is good by now. Returns the mark that covers the
     /// range's begin; another one if what is damaged is something else that led astray, and the caller may try again.
     pub(super) fn mark(
         &self,
@@ -479,9 +479,12 @@ impl Journal {
         if let Some(known) = self.damage.at(range.from_offset) {
             return known;
         }
-        let mut ranges = self.survey_bad(segment, end_offset);
+        let ranges = self.survey_bad(segment, end_offset);
         if ranges.is_empty() {
-            ranges.push(range.clone());
+            // Read through a file that was replaced meanwhile, or a mood of the disk: the next access looks anew.
+            tracing::warn!(path = %range.path.display(), found = range.found, "a read failed, but its segment is good");
+            segment.cool_down();
+            return range;
         }
         tracing::error!(
             group = self.group, path = %range.path.display(), from_offset = range.from_offset,

@@ -206,7 +206,7 @@ impl Journal {
         Ok(())
     }
 
-    fn spot_before(&self, segment: &Arc<Segment>, at: Seek) -> Result<Spot, ReadError> {
+    pub(super) fn spot_before(&self, segment: &Arc<Segment>, at: Seek) -> Result<Spot, ReadError> {
         let start = Spot {
             index: segment.name.first_index,
             offset: segment.name.base_offset,
@@ -311,7 +311,7 @@ pub(super) fn corrupt(
 /// Bytes read ahead when headers are walked.
 const HEADERS_AHEAD: usize = 16 << 10;
 
-fn header_at(
+pub(super) fn header_at(
     segment: &Segment,
     window: &mut Window<'_>,
     pos: u64,

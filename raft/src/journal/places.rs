@@ -19,7 +19,6 @@ pub(super) struct Places {
     pub terms: Vec<TermStart>,
 }
 
-#[expect(dead_code, reason = "for mending")]
 impl Places {
     /// The place of the data batch at `offset`, from the first index that it may have.
     pub fn of(&self, from: u64, offset: u64) -> Result<LogPos, String> {
@@ -28,6 +27,11 @@ impl Places {
             term: self.term_of(index),
             index,
         })
+    }
+
+    /// Whether anything says which term an index has.
+    pub fn knows_term(&self, index: u64) -> bool {
+        self.terms.first().is_some_and(|first| first.index <= index)
     }
 
     /// The term of an index.

@@ -12,7 +12,6 @@ use crate::disk::{self, Disk, DiskFile, OpenMode};
 
 /// Why bytes were set aside; part of the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(dead_code, reason = "for mending")]
 pub(super) enum Reason {
     /// Behind the good end of a log whose last write was never acknowledged.
     TornTail,
@@ -20,6 +19,8 @@ pub(super) enum Reason {
     Damaged,
     /// Whole batches, but of another time or another log.
     Foreign,
+    /// Behind a cut that was begun.
+    CutBegun,
     /// A leader's word took the tail back.
     CutByLeader,
     /// Every peer begins behind it.
@@ -32,6 +33,7 @@ impl fmt::Display for Reason {
             Self::TornTail => "torn-tail",
             Self::Damaged => "damaged",
             Self::Foreign => "foreign",
+            Self::CutBegun => "cut-begun",
             Self::CutByLeader => "cut-by-leader",
             Self::BelowStart => "below-start",
         })
@@ -95,7 +97,6 @@ impl<'a> Quarantine<'a> {
         self.disk.sync_dir(&self.dir)
     }
 
-    #[expect(dead_code, reason = "for mending")]
     /// Moves a whole segment file here. The caller syncs the directory that it came from.
     pub fn take(&self, reason: Reason, segment: &Path) -> io::Result<()> {
         let path = self.next_path(reason, segment, 0)?;

@@ -38,29 +38,29 @@ pub struct ReadBatches {
 }
 
 /// Batches to read from one segment.
-struct Run {
-    segment: Arc<Segment>,
+pub(super) struct Run {
+    pub segment: Arc<Segment>,
     /// Batches that begin at or behind this offset are not read.
-    below: u64,
-    max_count: u64,
-    max_bytes: u64,
+    pub below: u64,
+    pub max_count: u64,
+    pub max_bytes: u64,
 }
 
 /// Counts bytes; the first thing is always granted.
-struct Budget {
-    left: u64,
+pub(super) struct Budget {
+    pub left: u64,
     used: bool,
 }
 
 impl Budget {
-    fn new(bytes: u64) -> Self {
+    pub fn new(bytes: u64) -> Self {
         Self {
             left: bytes,
             used: false,
         }
     }
 
-    fn take(&mut self, bytes: u64) -> bool {
+    pub fn take(&mut self, bytes: u64) -> bool {
         if self.used && bytes > self.left {
             return false;
         }
@@ -352,7 +352,7 @@ impl Journal {
     }
 
     /// Where the next marked range behind an offset begins; an error inside of one.
-    fn undamaged_from(&self, offset: u64) -> Result<u64, ReadError> {
+    pub(super) fn undamaged_from(&self, offset: u64) -> Result<u64, ReadError> {
         match self.damage.at(offset) {
             Some(range) => Err(ReadError::Corrupt(range)),
             None => Ok(self.damage.next_from(offset)),
@@ -380,7 +380,7 @@ impl Journal {
     }
 
     /// Reads and checks whole batches from a located one on.
-    fn read_run(
+    pub(super) fn read_run(
         &self,
         run: &Run,
         below: u64,

@@ -22,7 +22,7 @@ pub(super) enum Verdict {
     Corrupt,
 }
 
-fn judge(walked: &Walked, must_have: u64) -> Verdict {
+pub(super) fn judge(walked: &Walked, must_have: u64) -> Verdict {
     match (walked.next_offset >= must_have, &walked.bad) {
         (true, None) => Verdict::Good,
         (true, Some(_)) => Verdict::Torn,
@@ -113,7 +113,7 @@ impl Opening<'_> {
     }
 
     /// Walks by headers if a clean stop says where the end is and it is there, else with the full check.
-    fn walk_active(
+    pub(super) fn walk_active(
         &self,
         segment: &Segment,
         file: &dyn DiskFile,

@@ -31,11 +31,14 @@ mod active;
 mod beside;
 mod cut;
 mod end;
+mod rescue;
 mod sealed;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+pub use rescue::{Rescue, RescueError, StartCut};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;

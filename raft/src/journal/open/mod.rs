@@ -26,6 +26,25 @@
 //! | o | files that are not segments | left alone |
 //! | p | segments that trim and purge have passed | the deletion is finished |
 //! | q | segments of a group that the state log knows nothing of | inconsistent: without votes and control entries they are no log |
+//! | r | zeros where the last batches were, `E >= S` | good: the log ends where they begin |
+//! | s | a hole, good batches behind it up to `S` or beyond | corrupt, as d; a rescue fetches the hole and keeps the rest |
+//! | t | an older copy of the active segment | as e, because it ends below `S` |
+//! | u | a sealed segment is damaged | good: found and marked by the first who reads or checks it, served around, mended while open |
+//! | v | a sealed segment's file is gone, its digest is there | good: marked as missing at once |
+//! | w | valid batches in a sealed segment that are not those that were sealed: an older copy, another log's | good: the next check marks the whole segment |
+//! | x | another partition's bytes | bad bytes like any others: by `S` in the active segment, as u in a sealed one |
+//! | y | a digest that is missing, can't be read, or is another segment's | good: the next check makes it again |
+//! | z | a mark that is missing or can't be read | good: found again, or the whole segment counts as damaged until a check |
+//! | aa | the control log is ahead of the segments: its last entry stands at an offset above `E` | corrupt, as e: data is synced before a control entry |
+//! | ab | the control log is behind: a segment begins in a term that no control entry, purge or segment before it tells of | inconsistent: a term's first entry is synced before its data |
+//! | ac | a sealed file that the disk does not give back (an input error, no permission) | good without it: the range is marked, the end is where it was |
+//! | ad | the last file that the disk does not give back | an error; nothing is changed, and the log never ends before |
+//! | ae | a segment that was being put together, or a small file that was being written | removed: what they replace is still there |
+//! | af | a mended segment with its mark, the power having gone between the two | good; the next check takes the mark away |
+//! | ag | a mark in the active segment | walked in full also after a clean stop; what is marked had been synced, so it counts for `S` |
+//!
+//! A test checks that every row has a test of its letter. Both orders of a crash between any two writes are tested by power
+//! cuts before each change of the disk, for appends, truncations, purges and trims, mends and rescues.
 
 mod active;
 mod beside;
@@ -187,6 +206,7 @@ impl Opening<'_> {
         segments
             .iter()
             .try_for_each(|segment| self.check_name(&segment.name))?;
+        self.check_terms(&segments)?;
         let first_base = segments.first().map(|segment| segment.name.base_offset);
         if let Some(base) = first_base.filter(|base| *base > self.kept.start_offset) {
             return Err(self.missing(self.kept.start_offset, base));

@@ -35,6 +35,23 @@ impl Opening<'_> {
             .collect())
     }
 
+    /// Whether every term was begun by something before its first segment: row ab.
+    pub(super) fn check_terms(&self, segments: &[Arc<Segment>]) -> Result<(), OpenError> {
+        let mut begun = self.kept.purged.map_or(0, |purged| purged.term);
+        for (n, segment) in segments.iter().enumerate() {
+            let name = segment.name;
+            let before = self.kept.controls.range(..name.first_index).next_back();
+            begun = begun.max(before.map_or(0, |(_, control)| control.term));
+            // What began the first one's term may be forgotten.
+            if n > 0 && name.term > begun {
+                let found = format!("begins in term {}, which no entry begins", name.term);
+                return Err(self.inconsistent(&segment.path(), found));
+            }
+            begun = begun.max(name.term);
+        }
+        Ok(())
+    }
+
     /// Whether a segment's name fits between the control entries around its first batch.
     pub(super) fn check_name(&self, name: &SegmentName) -> Result<(), OpenError> {
         let controls = &self.kept.controls;

@@ -8,7 +8,8 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,6 +19,12 @@ use tokio::net::{TcpListener, TcpStream};
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// Microseconds since the Unix epoch.
     fn now_micros(&self) -> u64;
+
+    /// Microseconds since some moment, never set back or forward: for how long something takes. A clock that nobody sets
+    /// may give its wall-clock time.
+    fn steady_micros(&self) -> u64 {
+        self.now_micros()
+    }
 }
 
 /// The machine's clock.
@@ -28,6 +35,12 @@ impl Clock for SystemClock {
     fn now_micros(&self) -> u64 {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         since_epoch.map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn steady_micros(&self) -> u64 {
+        static BEGUN: OnceLock<Instant> = OnceLock::new();
+        let begun = BEGUN.get_or_init(Instant::now);
+        u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 

@@ -14,6 +14,8 @@ mod offload;
 mod real;
 pub mod sim;
 mod warm;
+mod space;
+mod watched;
 
 use std::fmt;
 use std::io;
@@ -24,6 +26,8 @@ pub use offload::{InlineOffload, Offload, RealOffload};
 pub use real::RealDisk;
 pub use sim::SimDisk;
 pub use warm::{Cooling, DEFAULT_WARM_BYTES, DEFAULT_WARM_FILES, WarmFiles};
+pub use space::{Space, SpaceGate, SpaceLevel, is_no_space};
+pub use watched::{DiskCounts, DiskWatch, PendingChange, WatchedDisk};
 
 use crate::seams::Clock;
 
@@ -62,6 +66,8 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn file_len(&self, path: &Path) -> io::Result<u64>;
     /// Takes an exclusive lock on a file, made if need be; `WouldBlock` if another process or caller has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
+    /// Room on the file system that holds this file or directory.
+    fn space(&self, path: &Path) -> io::Result<Space>;
 }
 
 /// One open file. All methods take `&self` and positions, so any number of threads may share it.
@@ -87,6 +93,23 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+    /// Takes up room for this many bytes, by writing zeros where the file system knows no shorter way.
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        const PIECE: [u8; 64 << 10] = [0; 64 << 10];
+        let mut at = self.len()?;
+        while at < len {
+            let piece = PIECE
+                .len()
+                .min(usize::try_from(len - at).unwrap_or(PIECE.len()));
+            self.write_all_at(&[&PIECE[..piece]], at)?;
+            at += piece as u64;
+        }
+        Ok(())
+    }
+    /// Forgets what memory holds of the file and is on the disk too, so that the next read comes from the disk.
+    fn drop_cached(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Held for as long as the owner may use the directory; released when dropped.
@@ -108,17 +131,25 @@ pub struct Io {
     pub on_fatal: FatalHook,
     /// What stays open after use; one for all logs of a node.
     pub warm: Arc<WarmFiles>,
+    /// What the disk is busy with.
+    pub watch: Arc<DiskWatch>,
+    /// Whether there is room on it, and who waits for some.
+    pub space: Arc<SpaceGate>,
 }
 
 impl Io {
-    /// Bundles the three seams; a fatal error is only logged until [`Io::with_fatal_hook`] says otherwise.
+    /// Bundles the three seams and watches the disk; a fatal error is only logged until [`Io::with_fatal_hook`] says otherwise.
     pub fn new(disk: Arc<dyn Disk>, offload: Arc<dyn Offload>, clock: Arc<dyn Clock>) -> Self {
+        let disk = WatchedDisk::over(disk, Arc::clone(&clock));
+        let watch = Arc::clone(disk.watch());
         Self {
-            disk,
+            disk: Arc::new(disk),
             offload,
             clock,
             on_fatal: Arc::new(|_| {}),
             warm: Arc::default(),
+            watch,
+            space: Arc::default(),
         }
     }
 

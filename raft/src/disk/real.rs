@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DirLock, Disk, DiskFile, OpenMode};
+use super::{DirLock, Disk, DiskFile, OpenMode, Space};
 
 /// Files of the machine, by positioned reads and writes.
 #[derive(Debug, Default, Clone, Copy)]
@@ -106,6 +106,14 @@ impl Disk for RealDisk {
             )),
         }
     }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let found = named(path, rustix::fs::statvfs(path).map_err(io::Error::from))?;
+        Ok(Space {
+            free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+        })
+    }
 }
 
 /// How many parts one system call takes; more are written by several calls.
@@ -176,5 +184,19 @@ impl DiskFile for RealFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        Ok(fallocate(&self.0, FallocateFlags::empty(), 0, len)?)
+    }
+
+    fn drop_cached(&self) -> io::Result<()> {
+        Ok(rustix::fs::fadvise(
+            &self.0,
+            0,
+            None,
+            rustix::fs::Advice::DontNeed,
+        )?)
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{DirLock, Disk, DiskFile, OpenMode};
+use super::{DirLock, Disk, DiskFile, OpenMode, Space};
 
 /// What a power cut does to changes that were not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +98,7 @@ struct State {
     fault: Option<FaultHook>,
     lies: bool,
     open_files: usize,
+    space: Option<Space>,
 }
 
 #[derive(Default)]
@@ -106,6 +107,8 @@ struct Node {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Change>,
+    /// Room taken up without contents.
+    allocated: u64,
 }
 
 #[derive(Clone)]
@@ -334,6 +337,11 @@ impl SimDisk {
         self.state.lock().lies = lies;
     }
 
+    /// What [`Disk::space`] says from now on. Writes fail for want of room only if a fault hook makes them.
+    pub fn set_space(&self, space: Space) {
+        self.state.lock().space = Some(space);
+    }
+
     /// The contents that a power cut now would leave, if every unsynced change were lost.
     pub fn durable_contents(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut state = self.state.lock();
@@ -521,6 +529,15 @@ impl Disk for SimDisk {
             boot: state.boots,
         }))
     }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let mut state = self.state.lock();
+        state.enter(Call::Open, path)?;
+        Ok(state.space.unwrap_or(Space {
+            free_bytes: 1 << 40,
+            total_bytes: 1 << 40,
+        }))
+    }
 }
 
 #[derive(Debug)]
@@ -622,6 +639,10 @@ impl DiskFile for SimFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.with(Call::Read, |node| node.now.len() as u64)
+        self.with(Call::Read, |node| node.allocated.max(node.now.len() as u64))
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.with(Call::SetLen, |node| node.allocated = len)
     }
 }

@@ -95,7 +95,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     }
     /// Takes up room for this many bytes, by writing zeros where the file system knows no shorter way.
     fn allocate(&self, len: u64) -> io::Result<()> {
-        const PIECE: [u8; 64 << 10] = [0; 64 << 10];
+        static PIECE: [u8; 64 << 10] = [0; 64 << 10];
         let mut at = self.len()?;
         while at < len {
             let piece = PIECE
@@ -104,10 +104,6 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
             self.write_all_at(&[&PIECE[..piece]], at)?;
             at += piece as u64;
         }
-        Ok(())
-    }
-    /// Forgets what memory holds of the file and is on the disk too, so that the next read comes from the disk.
-    fn drop_cached(&self) -> io::Result<()> {
         Ok(())
     }
 }

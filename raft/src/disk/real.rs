@@ -190,13 +190,4 @@ impl DiskFile for RealFile {
         use rustix::fs::{FallocateFlags, fallocate};
         Ok(fallocate(&self.0, FallocateFlags::empty(), 0, len)?)
     }
-
-    fn drop_cached(&self) -> io::Result<()> {
-        Ok(rustix::fs::fadvise(
-            &self.0,
-            0,
-            None,
-            rustix::fs::Advice::DontNeed,
-        )?)
-    }
 }

@@ -162,11 +162,10 @@ impl SpaceGate {
         }
     }
 
-    /// Whether a writer that failed with `error` may leave its work here.
-    pub fn may_wait(&self, error: &io::Error) -> bool {
-        is_no_space(error)
-            && self.attended.load(Ordering::Acquire)
-            && !self.closed.load(Ordering::Acquire)
+    /// Whether `error` is a lack of room that may pass, so that a writer may leave its work here instead of failing. Once the
+    /// gate is closed it gives up, which is no failure of the disk either.
+    pub fn may_pass(&self, error: &io::Error) -> bool {
+        is_no_space(error) && self.attended.load(Ordering::Acquire)
     }
 
     /// Leaves work to be tried again when there may be room. It runs at once if the gate was closed meanwhile: then it has to
@@ -213,6 +212,11 @@ impl SpaceGate {
         self.retry();
     }
 
+    /// Whether the waiting has ended for good.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Completes when a write has found no space since the last call.
     pub async fn news(&self) {
         self.news.notified().await;
@@ -242,12 +246,10 @@ mod tests {
     #[test]
     fn nobody_waits_where_nobody_watches() {
         let gate = SpaceGate::default();
-        assert!(!gate.may_wait(&no_space()));
+        assert!(!gate.may_pass(&no_space()));
         gate.attend();
-        assert!(gate.may_wait(&no_space()));
-        assert!(!gate.may_wait(&io::Error::other("broken")));
-        gate.close();
-        assert!(!gate.may_wait(&no_space()));
+        assert!(gate.may_pass(&no_space()));
+        assert!(!gate.may_pass(&io::Error::other("broken")));
     }
 
     #[test]
@@ -279,7 +281,9 @@ mod tests {
         let ran = Arc::new(AtomicU64::new(0));
         let waiter = |ran: &Arc<AtomicU64>| {
             let ran = Arc::clone(ran);
-            move || drop(ran.fetch_add(1, Ordering::Relaxed))
+            move || {
+                ran.fetch_add(1, Ordering::Relaxed);
+            }
         };
         gate.wait(1, waiter(&ran));
         gate.wait(2, waiter(&ran));

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::segment::Segment;
 use super::writer::Work;
-use super::{Journal, LogPos, VoteRecord};
+use super::{Journal, LogPos, VoteRecord, failed_before};
 use crate::disk::{Disk, OpenMode};
 use crate::statelog::{CleanStop, Control, ControlKind, PendingCut, Record, drop_controls};
 
@@ -100,14 +100,24 @@ impl Journal {
     /// knows.
     pub async fn drop_group(self: &Arc<Self>) -> io::Result<()> {
         self.inner.lock().closed = true;
+        self.stop_waiting();
         let records = vec![Record::Dropped { group: self.group }];
         let remove = |journal: &Self| {
             let disk = journal.io.disk.as_ref();
             disk.remove_dir_all(&journal.dir)?;
             disk.sync_dir(crate::disk::parent(&journal.dir)?)
         };
-        self.perform(vec![Work::State(records), Work::Disk(Box::new(remove))])
-            .await
+        if self.inner.lock().failed.is_none() {
+            let work = vec![Work::State(records), Work::Disk(Box::new(remove))];
+            return self.perform(work).await;
+        }
+        // Its writer has given up and does nothing any more.
+        self.state.append_synced(records).await?;
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let journal = Arc::clone(self);
+        let job = move || drop(tell.send(remove(&journal)));
+        self.io.offload.run(Box::new(job));
+        told.await.unwrap_or_else(|_| Err(failed_before("stopped")))
     }
 
     fn plan_truncate(self: &Arc<Self>, last: Option<u64>) -> io::Result<Vec<Work>> {

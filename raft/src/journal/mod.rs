@@ -10,7 +10,8 @@
 //! 3. a cut: the intent, the cut files, the completion, then the first new append;
 //! 4. a new segment: the old one cut to its end, the new name, then its first batch.
 //!
-//! A failed write or sync is final: every pending and later callback gets the error, `Io::fatal` is called once.
+//! A failed write or sync is final: every pending and later callback gets the error, `Io::fatal` is called once. A write that
+//! finds no space is not a failure but waits for some, see `writer`.
 //!
 //! The mapping between Raft and the files is in `shape`, recovery and its decision table in `open`.
 //!
@@ -172,6 +173,8 @@ struct Inner {
     synced: Option<LogPos>,
     failed: Option<Arc<str>>,
     closed: bool,
+    /// What finds no space fails instead of waiting.
+    stop_waiting: bool,
 }
 
 fn failed_before(reason: &str) -> io::Error {

@@ -116,6 +116,13 @@ pub(super) struct Extent {
     pub closed: bool,
 }
 
+impl Extent {
+    /// The zeroing job ends, and no other begins.
+    pub fn stop_zeros(&mut self) {
+        (self.zeroing, self.closed) = (false, true);
+    }
+}
+
 impl Segment {
     /// A segment of which nothing is known but its name.
     pub fn new(dir: &Arc<Path>, name: SegmentName) -> Self {

@@ -4,6 +4,14 @@
 //! up to the next thing that is not a write, done with one vectored call and one sync, then everybody who waited for them is
 //! told. Work that needs the state log hands the job over to the state log's callback and ends; the callback starts it
 //! again. So no thread waits for another one, and nothing can wait for itself when jobs run inline.
+//!
+//! # What happens when the disk is full?
+//!
+//! A write or a new file that finds no space is left for later: the step is kept, the job ends, and the node's
+//! [`crate::disk::SpaceGate`] starts it again when there may be room. Writing the same bytes to the same place again is right
+//! because no sync came between; a sync is never asked for again. Nobody is told anything meanwhile, so nothing is
+//! acknowledged. [`Journal::stop_waiting`] and the end of the node end the wait: everybody is told that it failed, which is no
+//! reason for the process to exit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +21,7 @@ use imprint_proto::batch::StampedBatch;
 
 use super::segment::Segment;
 use super::{Done, Inner, Journal, LogPos, failed_before};
-use crate::disk::{DiskFile, OpenMode};
+use crate::disk::{DiskFile, OpenMode, is_no_space};
 use crate::statelog::Record;
 
 /// Plans work when all before it is done; may change the log in memory.
@@ -57,6 +65,8 @@ pub(super) struct Queue {
     /// Bytes of batches that are not synced.
     pub unsynced_bytes: u64,
     running: bool,
+    /// What found no space and is to be done again before anything else.
+    parked: Option<Step>,
     /// Bytes of recent sync groups, a moving average.
     group_bytes: u64,
 }
@@ -107,6 +117,14 @@ impl Finished {
     }
 }
 
+/// A run that did not reach the disk.
+enum Unwritten {
+    /// To be done again when there is room.
+    NoSpace(io::Error, Step),
+    /// Final.
+    Failed(io::Error, Vec<Finished>),
+}
+
 /// Batches that lie back to back in one segment, and who waits for them.
 struct Run {
     segment: Arc<Segment>,
@@ -127,6 +145,9 @@ static ZEROS: [u8; ZERO_PIECE] = [0; ZERO_PIECE];
 
 impl Inner {
     fn next_step(&mut self, max_bytes: u64) -> Option<Step> {
+        if let Some(step) = self.queue.parked.take() {
+            return Some(step);
+        }
         let Some(work) = self.queue.work.pop_front() else {
             self.queue.running = false;
             return None;
@@ -292,14 +313,25 @@ impl Journal {
             let result = match step {
                 None => return,
                 Some(Step::State(records, finished)) => return self.hand_over(records, finished),
-                Some(Step::Write(run)) => self.write(run),
-                Some(Step::Roll { seal, create }) => {
-                    let rolled = self.roll(seal.as_ref(), &create);
-                    if let (Some(sealed), Ok(())) = (&seal, &rolled) {
-                        self.digest_sealed(sealed);
+                Some(Step::Write(run)) => match self.write(run) {
+                    Ok(()) => Ok(()),
+                    Err(Unwritten::NoSpace(error, step)) => return self.park(step, &error),
+                    Err(Unwritten::Failed(error, finished)) => {
+                        self.fail(&error.to_string(), finished);
+                        Ok(())
                     }
-                    rolled
-                }
+                },
+                Some(Step::Roll { seal, create }) => match self.roll(seal.as_ref(), &create) {
+                    Err(error) if self.io.space.may_pass(&error) => {
+                        return self.park(Step::Roll { seal, create }, &error);
+                    }
+                    rolled => {
+                        if let (Some(sealed), Ok(())) = (&seal, &rolled) {
+                            self.digest_sealed(sealed);
+                        }
+                        rolled
+                    }
+                },
                 Some(Step::Disk(act)) => act(&self),
                 Some(Step::Plan(plan)) => {
                     plan(&self).map(|more| self.inner.lock().queue.push_front(more))
@@ -328,7 +360,48 @@ impl Journal {
         self.state.append(records, Box::new(then));
     }
 
-    fn write(self: &Arc<Self>, run: Run) -> io::Result<()> {
+    /// Leaves a step that found no space to be done when there is room. The job ends here, and goes on from the gate.
+    fn park(self: &Arc<Self>, step: Step, error: &io::Error) {
+        let ends = {
+            let mut inner = self.inner.lock();
+            inner.queue.parked = Some(step);
+            inner.stop_waiting || self.io.space.is_closed()
+        };
+        if ends {
+            return self.give_up(error);
+        }
+        tracing::warn!(group = self.group, %error, "the journal waits for room on the disk");
+        let journal = Arc::clone(self);
+        self.io.space.wait(self.group, move || journal.run_job());
+        // Asked to stop waiting in between: the one who asked found nobody.
+        if self.inner.lock().stop_waiting {
+            self.io.space.retry_one(self.group);
+        }
+    }
+
+    /// Ends without a failure of the disk: everybody is told, the process goes on.
+    fn give_up(self: &Arc<Self>, error: &io::Error) {
+        let reason = format!("closed while it waited for room on the disk: {error}");
+        let (_, parked, work) = self.take_all(&reason);
+        self.inner.lock().queue.running = false;
+        tell(parked, &reason);
+        tell_all(work, &reason);
+    }
+
+    /// From now on nothing waits for room on the disk: what finds none fails, and so does what waits already.
+    pub fn stop_waiting(self: &Arc<Self>) {
+        self.inner.lock().stop_waiting = true;
+        self.io.space.retry_one(self.group);
+    }
+
+    fn write(self: &Arc<Self>, run: Run) -> Result<(), Unwritten> {
+        if let Err(error) = self.write_run(&run) {
+            return Err(if self.io.space.may_pass(&error) {
+                Unwritten::NoSpace(error, Step::Write(run))
+            } else {
+                Unwritten::Failed(error, run.finished)
+            });
+        }
         let Run {
             segment,
             pos,
@@ -336,11 +409,6 @@ impl Journal {
             batches,
             finished,
         } = run;
-        let written = self.write_and_sync(&segment, pos, end, &batches);
-        if let Err(error) = written {
-            self.fail(&format!("{}: {error}", segment.path().display()), finished);
-            return Ok(());
-        }
         let data_end = batches.last().map(StampedBatch::next_offset);
         let zero_ahead = {
             let mut inner = self.inner.lock();
@@ -356,25 +424,21 @@ impl Journal {
         Ok(())
     }
 
-    fn write_and_sync(
-        &self,
-        segment: &Segment,
-        pos: u64,
-        end: u64,
-        batches: &[StampedBatch],
-    ) -> io::Result<()> {
-        let file = self.active_file(segment)?;
+    /// Writes, a second time if the reserve made room, and syncs once.
+    fn write_run(&self, run: &Run) -> io::Result<()> {
+        let file = self.active_file(&run.segment)?;
         {
-            let mut extent = segment.extent.lock();
-            extent.frontier = extent.frontier.max(end);
+            let mut extent = run.segment.extent.lock();
+            extent.frontier = extent.frontier.max(run.end);
         }
-        let mut parts: Vec<&[u8]> = Vec::with_capacity(batches.len() * 2);
-        for batch in batches {
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(run.batches.len() * 2);
+        for batch in &run.batches {
             let (header, blob) = batch.parts();
             parts.push(header);
             parts.push(blob);
         }
-        file.write_all_at(&parts, pos)?;
+        let write = || file.write_all_at(&parts, run.pos);
+        self.io.space.with_reserve(self.io.disk.as_ref(), write)?;
         file.sync_data()
     }
 
@@ -392,6 +456,10 @@ impl Journal {
     fn finish(self: &Arc<Self>, finished: Vec<Finished>, data_end: Option<u64>) {
         let risen = {
             let mut inner = self.inner.lock();
+            if let Some(reason) = inner.failed.clone() {
+                drop(inner);
+                return tell(finished, &reason);
+            }
             let risen = inner.note_synced(&finished, data_end);
             let synced_index = inner.synced.map_or(0, |pos| pos.index);
             inner.tail.shrink(self.cfg.tail_cache_bytes, synced_index);
@@ -408,7 +476,9 @@ impl Journal {
         if let Some(old) = seal {
             self.seal(old)?;
         }
-        let file = self.io.disk.open(&create.path(), OpenMode::CreateNew)?;
+        let disk = self.io.disk.as_ref();
+        let create_new = || disk.open(&create.path(), OpenMode::CreateNew);
+        let file = self.io.space.with_reserve(disk, create_new)?;
         create.with(|body| body.file = Some(file));
         self.io.disk.sync_dir(&self.dir)
     }
@@ -452,38 +522,60 @@ impl Journal {
             extent.zeroed_end.max(extent.frontier)
         };
         let to = (from + step).min(self.roll_settings().segment_bytes.max(from));
-        let result = self
-            .active_file(segment)
-            .and_then(|file| zero_range(file.as_ref(), segment, from, to));
-        let mut extent = segment.extent.lock();
-        extent.zeroing = false;
-        match result {
-            Ok(()) => extent.zeroed_end = extent.zeroed_end.max(to),
-            // Without space for zeros there may still be space for data; what is wrong shows there.
+        // A handle of its own: the system tells each handle once of a failed write, and the data's must hear of it too.
+        let Ok(file) = self.io.disk.open(&segment.path(), OpenMode::Write) else {
+            // Trimmed or dropped meanwhile.
+            segment.extent.lock().stop_zeros();
+            return;
+        };
+        match zero_range(file.as_ref(), segment, from, to) {
+            Ok(()) => {
+                let mut extent = segment.extent.lock();
+                extent.zeroing = false;
+                extent.zeroed_end = extent.zeroed_end.max(to);
+            }
             Err(error) => {
-                extent.closed = true;
-                tracing::warn!(path = %segment.path().display(), %error, "no zeros ahead of the end any more");
+                segment.extent.lock().stop_zeros();
+                if is_no_space(&error) {
+                    tracing::warn!(%error, "no zeros ahead of the end any more");
+                } else {
+                    self.fail(&error.to_string(), Vec::new());
+                }
             }
         }
     }
 
     /// Final: everybody who waits is told, everybody who comes is refused.
     fn fail(self: &Arc<Self>, reason: &str, finished: Vec<Finished>) {
-        let (first, work) = {
-            let mut inner = self.inner.lock();
-            let first = inner.failed.is_none();
-            inner.failed.get_or_insert_with(|| reason.into());
-            (first, std::mem::take(&mut inner.queue.work))
-        };
+        let (first, parked, work) = self.take_all(reason);
         if first {
             self.io.fatal(&format!("group {}: {reason}", self.group));
         }
-        self.room.notify_waiters();
-        finished
-            .into_iter()
-            .for_each(|f| f.call(Err(failed_before(reason))));
+        tell(finished.into_iter().chain(parked), reason);
         tell_all(work, reason);
     }
+
+    /// Notes the failure; gives whether it is the first, and all who wait.
+    fn take_all(&self, reason: &str) -> (bool, Vec<Finished>, VecDeque<Work>) {
+        let taken = {
+            let mut inner = self.inner.lock();
+            let first = inner.failed.is_none();
+            inner.failed.get_or_insert_with(|| reason.into());
+            let parked = match inner.queue.parked.take() {
+                Some(Step::Write(run)) => run.finished,
+                _ => Vec::new(),
+            };
+            (first, parked, std::mem::take(&mut inner.queue.work))
+        };
+        self.room.notify_waiters();
+        taken
+    }
+}
+
+fn tell(finished: impl IntoIterator<Item = Finished>, reason: &str) {
+    finished
+        .into_iter()
+        .for_each(|f| f.call(Err(failed_before(reason))));
 }
 
 fn tell_all(work: impl IntoIterator<Item = Work>, reason: &str) {

@@ -10,6 +10,9 @@
 //! * When most of the file is old news it is rewritten: aside, synced, renamed, directory synced, one copy after the other.
 //!   Copies of different generations can only mean a crash between the two renames; the later one is whole.
 //! * A failed write or sync is final: every pending and later append is answered with the error.
+//! * A write that finds no space is neither: the copy's write is left with the [`crate::disk::SpaceGate`] and done again when
+//!   there may be room; the flight lands when both copies have it. A rewriting that finds none is given up until the log has
+//!   doubled once more.
 //!
 //! `scan` says how damage is told from a torn tail. It must not know segments or openraft.
 
@@ -37,7 +40,7 @@ pub use types::{
     VoteRecord,
 };
 
-use crate::disk::{DiskFile, Io};
+use crate::disk::{DiskFile, Io, is_no_space};
 
 /// Called once, with the outcome of what was asked for.
 pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
@@ -92,6 +95,19 @@ struct Landing {
     error: Mutex<Option<io::Error>>,
     flight: Mutex<Option<Flight>>,
 }
+
+/// How one copy's write ended.
+enum Landed {
+    /// The other copy's write is still under way.
+    First,
+    /// Both are done.
+    Last,
+    /// It found no space and is done again when there may be some.
+    Waits,
+}
+
+/// Under which the state log waits for room; groups wait under their ids.
+const GATE_KEY: u64 = u64::MAX;
 
 fn failure(reason: &str) -> io::Error {
     io::Error::other(format!("the state log failed before: {reason}"))
@@ -229,20 +245,28 @@ impl StateLog {
                 error: Mutex::new(None),
                 flight: Mutex::new(Some(flight)),
             });
-            let (log, second, file) = (
-                Arc::clone(&self),
-                Arc::clone(&landing),
-                Arc::clone(&files.copies[1]),
-            );
+            let (log, second) = (Arc::clone(&self), Arc::clone(&landing));
+            let file = Arc::clone(&files.copies[1]);
             self.io.offload.run(Box::new(move || {
-                if log.land(&second, file.as_ref()) {
+                if let Landed::Last = log.land(&second, &file) {
                     log.work();
                 }
             }));
-            if !self.land(&landing, files.copies[0].as_ref()) {
-                return;
+            match self.land(&landing, &files.copies[0]) {
+                Landed::Last => {}
+                Landed::First | Landed::Waits => return,
             }
         }
+    }
+
+    /// Does a copy's write again.
+    fn land_again(self: Arc<Self>, landing: Arc<Landing>, file: Arc<dyn DiskFile>) {
+        let offload = Arc::clone(&self.io.offload);
+        offload.run(Box::new(move || {
+            if let Landed::Last = self.land(&landing, &file) {
+                self.work();
+            }
+        }));
     }
 
     /// The next group of records, or `None` with `running` cleared.
@@ -288,34 +312,43 @@ impl StateLog {
         ))
     }
 
-    /// Writes one copy; says whether the other one is done too and the flight was finished here.
-    fn land(&self, landing: &Landing, file: &dyn DiskFile) -> bool {
+    /// Writes one copy, and finishes the flight if the other one is done too.
+    fn land(self: &Arc<Self>, landing: &Arc<Landing>, file: &Arc<dyn DiskFile>) -> Landed {
         let flown = landing
             .flight
             .lock()
             .as_ref()
             .map(|flight| (flight.bytes.clone(), flight.pos));
         if let Some((bytes, pos)) = flown {
-            let result = file
-                .write_all_at(&[&bytes], pos)
-                .and_then(|()| file.sync_data());
-            if let Err(error) = result {
-                landing.error.lock().get_or_insert(error);
+            let write = || file.write_all_at(&[&bytes], pos);
+            let written = self.io.space.with_reserve(self.io.disk.as_ref(), write);
+            match written {
+                Err(error) if self.io.space.may_pass(&error) && !self.io.space.is_closed() => {
+                    tracing::warn!(%error, "the state log waits for room on the disk");
+                    let (log, landing) = (Arc::clone(self), Arc::clone(landing));
+                    let file = Arc::clone(file);
+                    let again = move || log.land_again(landing, file);
+                    self.io.space.wait(GATE_KEY, again);
+                    return Landed::Waits;
+                }
+                written => {
+                    if let Err(error) = written.and_then(|()| file.sync_data()) {
+                        landing.error.lock().get_or_insert(error);
+                    }
+                }
             }
         }
         if landing.left.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return false;
+            return Landed::First;
         }
         let flight = landing.flight.lock().take();
         let error = landing.error.lock().take();
         match (flight, error) {
             (Some(flight), None) => self.arrived(flight),
-            (Some(flight), Some(error)) => {
-                self.fail(&format!("write of the state log: {error}"), flight.dones)
-            }
+            (Some(flight), Some(error)) => self.failed_with(&error, flight.dones),
             (None, _) => {}
         }
-        true
+        Landed::Last
     }
 
     fn arrived(&self, flight: Flight) {
@@ -332,6 +365,11 @@ impl StateLog {
         flight.dones.into_iter().for_each(|done| done(Ok(())));
         let worth_it = len > COMPACT_FLOOR_BYTES.max(compacted_len.saturating_mul(2));
         if worth_it && let Err(error) = self.compact() {
+            if is_no_space(&error) {
+                tracing::warn!(%error, "no room to rewrite the state log");
+                self.inner.lock().files.compacted_len = len;
+                return;
+            }
             self.fail(&format!("rewriting the state log: {error}"), Vec::new());
         }
     }
@@ -344,14 +382,33 @@ impl StateLog {
         Ok(())
     }
 
+    /// A write that ends because nobody waits for room any more is no failure of the disk; anything else is.
+    fn failed_with(&self, error: &io::Error, dones: Vec<Done>) {
+        let reason = format!("state log: {error}");
+        if self.io.space.may_pass(error) {
+            self.end(&reason, dones);
+        } else {
+            self.fail(&reason, dones);
+        }
+    }
+
     fn fail(&self, reason: &str, dones: Vec<Done>) {
+        self.inner
+            .lock()
+            .failed
+            .get_or_insert_with(|| reason.into());
+        self.io.fatal(reason);
+        self.end(reason, dones);
+    }
+
+    /// Answers everybody with the failure.
+    fn end(&self, reason: &str, dones: Vec<Done>) {
         let queued = {
             let mut inner = self.inner.lock();
             inner.failed.get_or_insert_with(|| reason.into());
             inner.lazy_wanted = false;
             std::mem::take(&mut inner.queue)
         };
-        self.io.fatal(reason);
         for done in dones
             .into_iter()
             .chain(queued.into_iter().map(|(_, done)| done))

@@ -222,7 +222,8 @@ fn open_files(
     })
 }
 
-/// Writes both copies anew, one after the other, so that one whole copy exists at any time.
+/// Writes both copies anew. Both are written aside before the first takes its place: without room for both, nothing has
+/// changed and the old files are still the log. One whole copy exists at any time.
 pub(super) fn write_copies(
     disk: &dyn Disk,
     dir: &Path,
@@ -234,9 +235,28 @@ pub(super) fn write_copies(
     state
         .records()
         .for_each(|record| record::encode_into(&record, &mut bytes));
+    let written = COPIES.iter().try_for_each(|name| {
+        let file = disk.open(&aside(dir, name), OpenMode::Truncate)?;
+        file.write_all_at(&[&bytes], 0)?;
+        file.sync_all()
+    });
+    if let Err(error) = written {
+        for name in COPIES {
+            // What is left there is written over by the next rewriting.
+            let _ = disk.remove_file(&aside(dir, name));
+        }
+        return Err(error);
+    }
     for name in COPIES {
-        disk::replace_file(disk, &dir.join(name), &[&bytes])?;
+        let renamed = disk.rename(&aside(dir, name), &dir.join(name));
+        // From here on there is no way back: this is no lack of room that may pass.
+        renamed.map_err(|error| io::Error::other(error.to_string()))?;
+        disk.sync_dir(dir)?;
     }
     let len = bytes.len() as u64;
     open_files(disk, dir, generation, len, len)
+}
+
+fn aside(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.new"))
 }

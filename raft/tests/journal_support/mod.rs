@@ -33,6 +33,10 @@ impl Clock for TestClock {
     fn now_micros(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
+
+    fn steady_micros(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 pub const GROUP: u64 = 7;

@@ -135,6 +135,7 @@ impl Journal {
             committed,
             failed: None,
             closed: false,
+            stop_waiting: false,
         };
         let inner = Mutex::new(inner);
         let journal = Arc::new(Self {

@@ -61,6 +61,9 @@ pub enum ProposeError {
     /// Nothing was appended.
     #[error("the append refused the batch: {0}")]
     Refused(String),
+    /// Nothing was appended: this node's disk has no room for data.
+    #[error("this node's disk has no room for data")]
+    NoRoom,
     /// It may or may not be in the log; `deadline` when the deadline came first.
     #[error("{detail}")]
     Unknown { detail: String, deadline: bool },
@@ -172,6 +175,10 @@ pub trait Replica: Send + Sync {
     async fn digest(&self, upto: u64) -> Result<LogDigest, ReadError>;
     /// Hands leadership to some other replica's node; true if it was asked to take over.
     async fn step_down(&self) -> bool;
+    /// Hands leadership to the replica on `node`; true if it was asked to take over.
+    async fn step_down_to(&self, node: NodeId) -> bool;
+    /// The nodes of the replicas that vote.
+    fn voter_nodes(&self) -> Vec<NodeId>;
 }
 
 /// What it takes to open a replica.

@@ -27,4 +27,5 @@ pub mod node;
 pub mod permits;
 pub mod reconciler;
 pub mod retention;
+pub mod room;
 pub mod serve;

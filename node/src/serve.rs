@@ -6,28 +6,34 @@
 //! | 1 | anything not below, such as a port that is taken |
 //! | 2 | the configuration can't be used |
 //! | 10 | the data directory can't be used: damaged, in use, or another node's |
-//! | 11 | a write or sync failed while running; what was acknowledged is safe on a majority |
+//! | 11 | a write or sync failed while running, or the file system went read-only; what was acknowledged is safe on a majority. A full disk is no such failure |
 //! | 12 | the cluster refuses this node |
+//! | 13 | a write or sync did not return for too long: the disk is stuck |
 //! | 130 | stopped at once by a second signal |
 
 pub use crate::config::ServeArgs;
 use crate::{
     config::{self, NodeConfig},
     logging,
-    node::{Node, NodeError, RunningNode, Seams},
+    node::{Node, NodeError, RunningNode, Seams, StorageError},
+    room::monitor,
 };
 use imprint_raft::{
     disk::{Io, RealDisk, RealOffload},
     seams::{SystemClock, SystemEntropy, TcpNet},
 };
-use std::{collections::BTreeMap, io, process::ExitCode, sync::Arc};
+use std::{collections::BTreeMap, io, process::ExitCode, sync::Arc, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How often the disk is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 const EXIT_FAILED: u8 = 1;
 const EXIT_CONFIG: u8 = 2;
 const EXIT_DATA_DIR: u8 = 10;
 const EXIT_DISK: i32 = 11;
 const EXIT_REFUSED: u8 = 12;
+const EXIT_STUCK: i32 = 13;
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Runs a node until it is asked to stop. Blocking; builds its own runtime, so it must be called
@@ -72,6 +78,22 @@ fn seams() -> Seams {
     }
 }
 
+/// A disk that never answers is a dead disk, and a node that waits for it is a zombie. A thread of its own, since the disk
+/// may hold all of the runtime's.
+fn watch_for_stuck_disk(io: Io, limit: Duration) -> io::Result<()> {
+    let watch = move || {
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            if let Some(reason) = monitor::stuck(&io, limit) {
+                tracing::error!(%reason, "the node ends");
+                std::process::exit(EXIT_STUCK);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("disk-watch".into());
+    thread.spawn(watch).map(drop)
+}
+
 async fn serve(config: NodeConfig) -> ExitCode {
     let mut stop = match StopSignals::listen() {
         Ok(stop) => stop,
@@ -86,7 +108,12 @@ async fn serve(config: NodeConfig) -> ExitCode {
         data_dir = %config.data_dir.display(),
         "starting"
     );
-    let node = match Node::start(config, seams()).await {
+    let seams = seams();
+    if let Err(error) = watch_for_stuck_disk(seams.io.clone(), config.storage.stuck_sync) {
+        tracing::error!(%error, "the disk can't be watched");
+        return ExitCode::from(EXIT_FAILED);
+    }
+    let node = match Node::start(config, seams).await {
         Ok(node) => node,
         Err(error) => return failed(&error),
     };
@@ -118,6 +145,7 @@ fn announce(node: &RunningNode) {
 fn failed(error: &NodeError) -> ExitCode {
     tracing::error!(error = %with_sources(error), "the node ends");
     ExitCode::from(match error {
+        NodeError::Storage(StorageError::Floors(_)) => EXIT_CONFIG,
         NodeError::Storage(_) => EXIT_DATA_DIR,
         NodeError::Formation(_) | NodeError::Refused(_) => EXIT_REFUSED,
         NodeError::Listen { .. } | NodeError::Replication(_) => EXIT_FAILED,

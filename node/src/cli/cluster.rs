@@ -78,18 +78,37 @@ fn described(status: &v1::GetStatusResponse) -> String {
         status.partitions,
         status.partitions_without_leader,
     );
-    let mut table = Table::new(&["NODE", "ALIVE", "VERSION", "CLIENT ADDRESS", "PEER ADDRESS"]);
+    let mut table = Table::new(&[
+        "NODE",
+        "ALIVE",
+        "VERSION",
+        "DISK",
+        "CLIENT ADDRESS",
+        "PEER ADDRESS",
+    ]);
     for node in &status.nodes {
         table.row([
             node.node_id.to_string(),
             if node.alive { "yes" } else { "no" }.to_owned(),
             node.version.clone(),
+            disk_text(node.disk.as_ref()),
             node.client_address.clone(),
             node.peer_address.clone(),
         ]);
     }
     text.push_str(&table.render());
     text
+}
+
+/// A node's disk in a few words.
+fn disk_text(disk: Option<&v1::DiskStatus>) -> String {
+    match disk {
+        Some(disk) if disk.total_bytes > 0 => {
+            let slow = if disk.slow { ", slow" } else { "" };
+            format!("{}{slow}, {} MiB free", disk.state, disk.free_bytes >> 20)
+        }
+        _ => "unknown".to_owned(),
+    }
 }
 
 fn status_value(status: &v1::GetStatusResponse) -> Value {
@@ -101,6 +120,13 @@ fn status_value(status: &v1::GetStatusResponse) -> Value {
                 "node_id": node.node_id,
                 "alive": node.alive,
                 "version": node.version,
+                "disk": node.disk.as_ref().map(|disk| json!({
+                    "state": disk.state,
+                    "free_bytes": disk.free_bytes,
+                    "total_bytes": disk.total_bytes,
+                    "soft_floor_bytes": disk.soft_floor_bytes,
+                    "slow": disk.slow,
+                })),
                 "client_address": node.client_address,
                 "peer_address": node.peer_address,
             })

@@ -37,6 +37,11 @@ pub(super) fn check(written: &Written, problems: &mut Vec<ConfigError>) -> NodeC
             segment_bytes: reader.size("storage.segment_bytes"),
             tail_cache_bytes: reader.size("storage.tail_cache_bytes"),
             retention_check: reader.duration("storage.retention_check"),
+            disk_reserve: reader.optional_size("storage.disk_reserve"),
+            disk_soft_floor: reader.optional_size("storage.disk_soft_floor"),
+            disk_hard_floor: reader.optional_size("storage.disk_hard_floor"),
+            slow_sync: reader.duration("storage.slow_sync"),
+            stuck_sync: reader.duration("storage.stuck_sync"),
         },
         limits: reader.limits(),
         shutdown_grace: reader.duration("shutdown.grace"),
@@ -112,6 +117,12 @@ impl Reader<'_> {
                 self.fallback(path)
             }
         }
+    }
+
+    /// A size that follows from something else unless it is written.
+    fn optional_size(&mut self, path: &str) -> Option<u64> {
+        self.entry(path)?;
+        Some(self.size(path))
     }
 
     fn duration(&mut self, path: &str) -> Duration {
@@ -374,7 +385,23 @@ impl Reader<'_> {
                 format!("is below limits.default_deadline ({than})"),
             );
         }
+        self.disk_contradictions(&config.storage);
         self.port_clashes(config);
+    }
+
+    fn disk_contradictions(&mut self, storage: &StorageConfig) {
+        if let (Some(soft), Some(hard)) = (storage.disk_soft_floor, storage.disk_hard_floor)
+            && soft <= hard
+        {
+            let than = units::format_size(hard);
+            let problem = format!("is not above storage.disk_hard_floor ({than})");
+            self.refuse("storage.disk_soft_floor", problem);
+        }
+        if storage.stuck_sync <= storage.slow_sync {
+            let than = units::format_duration(storage.slow_sync);
+            let problem = format!("is not above storage.slow_sync ({than})");
+            self.refuse("storage.stuck_sync", problem);
+        }
     }
 
     fn port_clashes(&mut self, config: &NodeConfig) {

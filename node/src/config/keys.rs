@@ -259,6 +259,36 @@ pub const KEYS: &[Key] = &[
         "Newest bytes of each partition kept in memory for followers and tailing readers.",
     ),
     key(
+        "storage.disk_reserve",
+        size(0, 1024 * GIB),
+        "",
+        "Size of a file that only takes up room and is given back when a write finds no space; 0 for none. Default: a hundredth of the disk, at most 256 MiB.",
+    ),
+    key(
+        "storage.disk_soft_floor",
+        size(0, 16 * 1024 * GIB),
+        "",
+        "Free bytes on the disk below which this node gives leadership away; where too few replicas are above theirs, writes are refused with DISK_LOW. Left again a tenth above. Default: a twentieth of the disk, between 64 MiB and 10 GiB, at most a quarter of the disk.",
+    ),
+    key(
+        "storage.disk_hard_floor",
+        size(0, 16 * 1024 * GIB),
+        "",
+        "Free bytes on the disk below which this node appends no data; reads, trims and deletes go on. Below storage.disk_soft_floor. Left again a tenth above. Default: a fiftieth of the disk, between 32 MiB and 4 GiB, at most an eighth of the disk.",
+    ),
+    key(
+        "storage.slow_sync",
+        duration(100 * MS, 60 * SECOND),
+        "1s",
+        "A write or sync that has been under way for this long makes the node hand leadership over.",
+    ),
+    key(
+        "storage.stuck_sync",
+        duration(SECOND, 3600 * SECOND),
+        "20s",
+        "A write or sync that has been under way for this long ends the process with exit code 13.",
+    ),
+    key(
         "limits.max_batch_bytes",
         size(256, 64 * MIB),
         "4190208",

@@ -15,6 +15,7 @@ mod written;
 pub use args::ServeArgs;
 pub use print::print;
 pub use units::HostPort;
+pub(crate) use units::{format_duration, format_size};
 pub use written::{Origin, Written};
 
 use imprint_proto::ids::NodeId;
@@ -79,6 +80,12 @@ pub struct StorageConfig {
     pub tail_cache_bytes: u64,
     /// How often the partitions led here are held against their retention settings.
     pub retention_check: Duration,
+    /// Unless written, these follow from the size of the disk.
+    pub disk_reserve: Option<u64>,
+    pub disk_soft_floor: Option<u64>,
+    pub disk_hard_floor: Option<u64>,
+    pub slow_sync: Duration,
+    pub stuck_sync: Duration,
 }
 
 /// Bounds of what clients may ask for and hold; bytes unless the name says otherwise.
@@ -173,7 +180,7 @@ pub fn load(
 }
 
 impl NodeConfig {
-    /// A loopback node for `dev`, tests and simulations: defaults, the given addresses.
+    /// A loopback node for `dev`, tests and simulations: defaults, the given addresses, no reserve on the disk.
     pub fn loopback(node_id: NodeId, data_dir: PathBuf, client: u16, peer: u16, http: u16) -> Self {
         let mut problems = Vec::new();
         let mut config = check::check(&Written::default(), &mut problems);
@@ -189,6 +196,7 @@ impl NodeConfig {
         config.peer = at("peer", peer);
         config.http = HostPort::new("127.0.0.1", http);
         config.seeds = vec![config.peer.advertise.clone()];
+        config.storage.disk_reserve = Some(0);
         config
     }
 

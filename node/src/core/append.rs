@@ -83,6 +83,7 @@ impl Core {
             );
             return Err(Failure::new(Reason::NotLeader, message).with_leader(replica.leader()));
         }
+        self.check_room(replica.as_ref())?;
         let batch = AdmittedBatch::admit(request.batch.clone(), partition, limits)
             .map_err(|(error, _)| admission_failure(&error))?;
         let (bytes, messages) = (batch.batch_length(), batch.message_count());

@@ -315,6 +315,16 @@ impl Replica for FakeReplica {
     async fn step_down(&self) -> bool {
         false
     }
+
+    async fn step_down_to(&self, node: NodeId) -> bool {
+        self.group.set_leader(Some(node.0));
+        true
+    }
+
+    fn voter_nodes(&self) -> Vec<NodeId> {
+        let state = self.group.state.lock();
+        state.commits.keys().map(|node| NodeId(*node)).collect()
+    }
 }
 
 /// One node's replicas and its way to the others.
@@ -511,6 +521,7 @@ fn parts(
         controller: view,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
+        room: Arc::default(),
         metrics: Metrics::new("test"),
     }
 }

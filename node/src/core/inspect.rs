@@ -168,7 +168,11 @@ impl Core {
     /// How the cluster stands, as this node sees it. Works without a leader and before formation.
     pub fn status(&self, listener: &str) -> v1::GetStatusResponse {
         let state = self.controller();
-        let not_ready = self.readiness().err().or_else(|| self.dead_nodes());
+        let not_ready = self
+            .readiness()
+            .err()
+            .or_else(|| self.dead_nodes())
+            .or_else(|| self.disk_trouble());
         let leaderless = self
             .parts
             .replicas
@@ -199,6 +203,7 @@ impl Core {
                     peer_address: node.peer_address.clone(),
                     alive: self.is_alive(NodeId(node.node_id)),
                     version: node.version.clone(),
+                    disk: Some(self.disk_status(NodeId(node.node_id))),
                 })
                 .collect(),
             topics: state.topics.len() as u64,

@@ -19,6 +19,7 @@ mod inspect;
 mod lookup;
 mod poll;
 mod position;
+mod room;
 mod route;
 mod text;
 mod trim;
@@ -37,6 +38,7 @@ use crate::{
     metrics::Metrics,
     permits::{AppendBudgets, Budget},
     retention::RetentionState,
+    room::RoomBoard,
 };
 use imprint_proto::{
     ids::{GroupId, NodeId},
@@ -73,6 +75,8 @@ pub struct CoreParts {
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
     pub metrics: Arc<Metrics>,
+    /// Room on every node's disk.
+    pub room: Arc<RoomBoard>,
 }
 
 /// Everything that serving a call needs; one per node.

@@ -218,6 +218,7 @@ fn worth_another_try(failure: &Failure) -> bool {
         failure.reason,
         Reason::OverloadedBytes
             | Reason::OverloadedCalls
+            | Reason::DiskLow
             | Reason::DeadlineExceeded
             | Reason::NotReady
     );
@@ -260,6 +261,7 @@ pub(super) fn propose_failure(error: ProposeError) -> Failure {
                 .with_fact("next-offset", next)
         }
         ProposeError::Refused(_) => Failure::new(Reason::AppendRefused, message),
+        ProposeError::NoRoom => Failure::new(Reason::DiskLowHere, message),
         ProposeError::Unknown { detail, deadline } => unknown_outcome(detail, deadline),
     }
 }

@@ -114,6 +114,10 @@ reasons! {
     Unsupported = 28, "UNSUPPORTED", Unimplemented, No;
     /// The replica asked does not lead; between nodes only.
     NotLeader = 29, "NOT_LEADER", Unavailable, Safe;
+    /// Too few replicas of the partition have room on their disks; the facts name a node, what it has free and its floor.
+    DiskLow = 30, "DISK_LOW", ResourceExhausted, Safe;
+    /// The leader's disk is short of room and leadership is about to move.
+    DiskLowHere = 31, "DISK_LOW", ResourceExhausted, Safe;
 }
 
 impl Reason {

@@ -142,7 +142,38 @@ impl Collector for NodeCollector {
         let leads = core
             .replica_for_metrics(CONTROLLER)
             .is_some_and(|replica| replica.is_leader());
+        let (disk, hard) = (core.parts.room.own(), core.parts.room.hard_bytes());
         let gauges = [
+            (
+                "disk_free_bytes",
+                "Free bytes on the disk of the data directory",
+                disk.free_bytes,
+            ),
+            (
+                "disk_total_bytes",
+                "Bytes of that disk in all",
+                disk.total_bytes,
+            ),
+            (
+                "disk_state",
+                "0 room enough, 1 below the soft floor, 2 below the hard floor or a write found no space",
+                disk.level as u64,
+            ),
+            (
+                "disk_soft_floor_bytes",
+                "Free bytes below which this node gives leadership away and refuses writes",
+                disk.soft_bytes,
+            ),
+            (
+                "disk_hard_floor_bytes",
+                "Free bytes below which this node appends no data",
+                hard,
+            ),
+            (
+                "disk_slow",
+                "1 while a write or sync has been under way for too long",
+                u64::from(disk.slow),
+            ),
             ("peers_alive", "Other nodes that give a sign of life", alive),
             (
                 "controller_leader",

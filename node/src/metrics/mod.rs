@@ -80,6 +80,8 @@ pub struct Metrics {
     trimmed_bytes: Family<Trim, Counter>,
     calls_in_flight: Gauge,
     connections: Gauge,
+    syncs: Histogram,
+    slow_disk: Counter,
 }
 
 impl Metrics {
@@ -99,6 +101,8 @@ impl Metrics {
             trimmed_bytes: Family::default(),
             calls_in_flight: Gauge::default(),
             connections: Gauge::default(),
+            syncs: latency_buckets(),
+            slow_disk: Counter::default(),
         };
         metrics.register(version);
         Arc::new(metrics)
@@ -175,6 +179,16 @@ impl Metrics {
             self.calls_in_flight.clone(),
         );
         registry.register(
+            "sync_seconds",
+            "Time that a sync of a file or directory took",
+            self.syncs.clone(),
+        );
+        registry.register(
+            "slow_disk_episodes",
+            "Times that leadership was handed over because a write or sync took too long",
+            self.slow_disk.clone(),
+        );
+        registry.register(
             "client_connections",
             "Open client connections",
             self.connections.clone(),
@@ -226,6 +240,15 @@ impl Metrics {
 
     pub fn connection_opened(&self) {
         self.connections.inc();
+    }
+
+    /// A sync returned.
+    pub fn synced(&self, took: Duration) {
+        self.syncs.observe(took.as_secs_f64());
+    }
+
+    pub fn slow_disk(&self) {
+        self.slow_disk.inc();
     }
 
     pub fn connection_closed(&self) {

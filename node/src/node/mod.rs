@@ -21,6 +21,7 @@ use crate::{
     formation::{Formation, FormationError, FormationParts},
     grpc, http,
     metrics::{Metrics, NodeCollector},
+    room::{RoomBoard, monitor::Monitor},
 };
 use imprint_raft::{
     consensus::{Groups, GroupsConfig, RaftDispatcher},
@@ -109,6 +110,7 @@ pub struct RunningNode {
     failed: watch::Receiver<Option<Arc<NodeError>>>,
     rpc: RpcServer,
     storage: Storage,
+    io: Io,
 }
 
 /// Starts nodes.
@@ -133,6 +135,8 @@ impl Node {
             entropy: Arc::clone(&seams.entropy),
             meta: Arc::clone(&storage.meta),
         })?;
+        let room: Arc<RoomBoard> = Arc::default();
+        peers.set_ping_hook(Arc::clone(&room) as _);
         // Set once, right here.
         let _ = formation_cell.set(Arc::clone(&formation));
         let groups = Groups::new(
@@ -162,9 +166,20 @@ impl Node {
             clock: Arc::clone(&seams.io.clock),
             entropy: Arc::clone(&seams.entropy),
             metrics: Metrics::new(VERSION),
+            room: Arc::clone(&room),
         });
+        let metrics = Arc::clone(core.metrics());
+        seams
+            .io
+            .watch
+            .observe_syncs(move |took| metrics.synced(took));
         let stats = Arc::clone(peers.stats());
-        let counts = Box::new(move || replication::counts(&stats));
+        let io = seams.io.clone();
+        let counts = Box::new(move || {
+            let mut counts = replication::counts(&stats);
+            counts.extend(replication::disk_counts(&io));
+            counts
+        });
         let collector = NodeCollector::new(Arc::downgrade(&core), counts);
         core.metrics().add_collector(Box::new(collector));
         let dispatcher = dispatch::NodeDispatcher {
@@ -180,6 +195,14 @@ impl Node {
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&groups).run());
         background.spawn(Arc::clone(&formation).discover());
+        let monitor = Monitor {
+            io: seams.io.clone(),
+            dir: config.data_dir.clone(),
+            floors: storage.floors,
+            core: Arc::clone(&core),
+            slow_sync: config.storage.slow_sync,
+        };
+        background.spawn(monitor.run());
         let boot = boot::Boot {
             config: config.clone(),
             addresses: bound.addresses.clone(),
@@ -208,6 +231,7 @@ impl Node {
             failed,
             rpc,
             storage,
+            io: seams.io,
         })
     }
 }

@@ -67,6 +67,7 @@ fn propose_error(error: consensus::ProposeError, deadline: Instant) -> ProposeEr
         Raft::NotLeader { leader } => ProposeError::NotLeader { leader },
         Raft::OffsetMismatch { expected, next } => ProposeError::OffsetMismatch { expected, next },
         Raft::Refused(reason) => ProposeError::Refused(reason),
+        Raft::NoRoom => ProposeError::NoRoom,
         Raft::TrimAboveCommit { .. } => ProposeError::Refused(detail),
         // A replica that stops may have appended what it was just given.
         Raft::Unknown(_) | Raft::Stopped(_) => ProposeError::Unknown {
@@ -261,6 +262,17 @@ impl Replica for RaftReplica {
             None => false,
         }
     }
+
+    async fn step_down_to(&self, node: NodeId) -> bool {
+        self.is_leader() && self.group.transfer_leader(node).await
+    }
+
+    fn voter_nodes(&self) -> Vec<NodeId> {
+        let members = self.group.members().into_iter();
+        members
+            .filter_map(|(_, node, voter)| voter.then_some(node))
+            .collect()
+    }
 }
 
 /// How long a member that shouldn't lead first waits before it founds the group in the other's place.
@@ -398,6 +410,34 @@ impl consensus::Machine for crate::controller::ControllerMachine {
     fn restore(&mut self, snapshot: Bytes) -> Result<(), String> {
         self.restore_state(snapshot)
     }
+}
+
+/// The disk's counters, for the metrics page.
+pub(super) fn disk_counts(io: &Io) -> Vec<(&'static str, &'static str, u64)> {
+    let counts = io.watch.counts();
+    vec![
+        ("disk_syncs", "Syncs of files and directories", counts.syncs),
+        (
+            "disk_failures",
+            "Changes on the disk that failed, for want of room or otherwise",
+            counts.failures,
+        ),
+        (
+            "disk_written_bytes",
+            "Bytes written to files",
+            counts.written_bytes,
+        ),
+        (
+            "disk_read_bytes",
+            "Bytes read from files",
+            counts.read_bytes,
+        ),
+        (
+            "disk_no_space",
+            "Writes that found no space",
+            io.space.hits(),
+        ),
+    ]
 }
 
 /// The transport's counters, for the metrics page.

@@ -35,6 +35,8 @@ impl RunningNode {
             tracing::warn!("calls in flight were cut off");
         }
         self.background.abort_all();
+        // Nobody watches the disk any more: what waits for room gives up.
+        self.io.space.close();
         self.groups.shutdown().await;
         self.peers.close();
         drop(self.rpc);

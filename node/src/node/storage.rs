@@ -6,10 +6,11 @@
 //! identity always has both.
 
 use super::{OpenMeta, Seams};
-use crate::config::{HostPort, NodeConfig};
+use crate::config::{HostPort, NodeConfig, StorageConfig};
+use crate::room::{Floors, FloorsError, monitor::keep_reserve};
 use imprint_proto::ids::NodeId;
 use imprint_raft::{
-    disk::{DirLock, Io},
+    disk::{DirLock, Io, is_no_space},
     identity::{self, Identity, IdentityError},
     meta::{MetaError, MetaStore},
     seams::Entropy,
@@ -38,6 +39,8 @@ pub enum StorageError {
     Meta(#[from] MetaError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Floors(#[from] FloorsError),
 }
 
 /// An open data directory.
@@ -46,6 +49,8 @@ pub(super) struct Storage {
     pub state: Arc<StateLog>,
     /// What can be rebuilt.
     pub meta: Arc<dyn MetaStore>,
+    /// Of the disk that the directory is on.
+    pub floors: Floors,
     /// Held as long as the node lives.
     _lock: Box<dyn DirLock>,
 }
@@ -68,8 +73,9 @@ impl Storage {
         let (dir, node) = (config.data_dir.clone(), config.node_id);
         let path = dir.clone();
         let open_meta = seams.open_meta;
+        let storage = config.storage.clone();
         offloaded(&seams.io, move || {
-            open(&io, entropy.as_ref(), open_meta, &dir, node)
+            open(&io, entropy.as_ref(), open_meta, &dir, node, &storage)
         })
         .await
         .map_err(|source| StorageError::Io { path, source })?
@@ -87,9 +93,11 @@ fn open(
     open_meta: OpenMeta,
     dir: &Path,
     node: NodeId,
+    config: &StorageConfig,
 ) -> Result<Storage, StorageError> {
     let disk = io.disk.as_ref();
     let lock = identity::lock(disk, dir)?;
+    let floors = floors(io, dir, config)?;
     let known = identity::load(disk, dir)?;
     let has_data = disk
         .exists(&dir.join("groups"))
@@ -107,13 +115,41 @@ fn open(
         None => Presence::MayBeNew,
     };
     let state = StateLog::open_with(io.clone(), &dir.join("state"), presence)?;
-    let identity = identity::begin_run(disk, dir, node, entropy)?;
+    let identity = begin_run(io, dir, node, entropy)?;
     Ok(Storage {
         identity,
         state,
         meta: open_meta(dir)?,
+        floors,
         _lock: lock,
     })
+}
+
+/// Notes the new run; on a full disk with the help of the reserve.
+fn begin_run(
+    io: &Io,
+    dir: &Path,
+    node: NodeId,
+    entropy: &dyn Entropy,
+) -> Result<Identity, IdentityError> {
+    let disk = io.disk.as_ref();
+    match identity::begin_run(disk, dir, node, entropy) {
+        Err(IdentityError::Io { source, .. }) if is_no_space(&source) && io.space.hit(disk) => {
+            identity::begin_run(disk, dir, node, entropy)
+        }
+        other => other,
+    }
+}
+
+/// How much room has to be there, and the reserve; first of all, so that a start on a full disk has the reserve to use.
+fn floors(io: &Io, dir: &Path, config: &StorageConfig) -> Result<Floors, StorageError> {
+    let space = io.disk.space(dir).map_err(|source| StorageError::Io {
+        path: dir.to_owned(),
+        source,
+    })?;
+    let floors = Floors::resolve(config, space.total_bytes)?;
+    keep_reserve(io, dir, &floors);
+    Ok(floors)
 }
 
 /// The same number for the same list of seeds, on every build (FNV-1a).

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use imprint_proto::envelope;
+use openraft::EntryPayload;
 use openraft::raft::TransferLeaderRequest;
 use openraft::storage::{Snapshot, SnapshotMeta};
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ use super::codec::{
 use super::group::Group;
 use super::groups::Groups;
 use super::inbound::Lane;
-use super::types::{StoredMembership, decode_membership};
+use super::types::{AppRecord, Entry, StoredMembership, decode_membership};
 use crate::rpc::{ConnInfo, Replier, methods, status};
 
 /// Lanes kept before closed ones are swept out.
@@ -93,6 +94,11 @@ impl RaftDispatcher {
         };
         if !request.entries.is_empty() || group.is_asleep() {
             group.wake();
+        }
+        // Heartbeats and control entries go on. The leader takes this for an unreachable replica and tries again ever less
+        // often, up to once a second.
+        if group.has_no_room() && request.entries.iter().any(carries_batch) {
+            return reply.error(status::NOT_READY, "the disk has no room for data");
         }
         self.push(conn.conn_id, group, request, reply);
     }
@@ -234,4 +240,11 @@ impl RaftDispatcher {
             Err(e) => reply.error(status::HANDLER_FAILED, &e.to_string()),
         }
     }
+}
+
+fn carries_batch(entry: &Entry) -> bool {
+    matches!(
+        entry.payload,
+        EntryPayload::Normal(AppRecord::Stamped(_) | AppRecord::Admitted { .. })
+    )
 }

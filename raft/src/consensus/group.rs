@@ -57,6 +57,9 @@ pub enum ProposeError {
     /// Nothing was appended: a trim may only take what is committed.
     #[error("can't trim up to {upto}: committed are the offsets {start}..{commit}")]
     TrimAboveCommit { upto: u64, start: u64, commit: u64 },
+    /// Nothing was appended: the disk has no room for data.
+    #[error("the disk has no room for data")]
+    NoRoom,
     /// The batch may or may not be in the log.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -165,6 +168,11 @@ impl Group {
         &self.journal
     }
 
+    /// True when no data may be appended here. The controller's few bytes always may: deleting a topic makes room.
+    pub(crate) fn has_no_room(&self) -> bool {
+        self.id != 0 && self.journal.io().space.is_full()
+    }
+
     pub(crate) fn raft(&self) -> &GroupRaft {
         &self.raft
     }
@@ -247,6 +255,9 @@ impl Group {
         expected_offset: Option<u64>,
         deadline: Instant,
     ) -> Result<Proposed, ProposeError> {
+        if self.has_no_room() {
+            return Err(ProposeError::NoRoom);
+        }
         let record = || AppRecord::Admitted {
             batch: batch.clone(),
             expected_offset,

@@ -243,6 +243,8 @@ impl Groups {
         let Some(group) = self.open.write().remove(&group_id) else {
             return Ok(());
         };
+        // What waits for room would hold up the core.
+        group.journal.stop_waiting();
         // A core that panicked has stopped too.
         let _ = group.raft.shutdown().await;
         let journal = Arc::clone(&group.journal);

@@ -13,8 +13,8 @@
 mod offload;
 mod real;
 pub mod sim;
-mod warm;
 mod space;
+mod warm;
 mod watched;
 
 use std::fmt;
@@ -25,8 +25,8 @@ use std::sync::Arc;
 pub use offload::{InlineOffload, Offload, RealOffload};
 pub use real::RealDisk;
 pub use sim::SimDisk;
-pub use warm::{Cooling, DEFAULT_WARM_BYTES, DEFAULT_WARM_FILES, WarmFiles};
 pub use space::{Space, SpaceGate, SpaceLevel, is_no_space};
+pub use warm::{Cooling, DEFAULT_WARM_BYTES, DEFAULT_WARM_FILES, WarmFiles};
 pub use watched::{DiskCounts, DiskWatch, PendingChange, WatchedDisk};
 
 use crate::seams::Clock;

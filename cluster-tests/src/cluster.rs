@@ -77,7 +77,13 @@ fn lock_machine() -> File {
 impl Cluster {
     /// Starts three nodes and waits until the cluster is ready.
     pub async fn start() -> Cluster {
+        Cluster::start_on(|_| {}).await
+    }
+
+    /// As [`Cluster::start`], after `prepare` has made what the data directories lie on.
+    pub async fn start_on(prepare: impl FnOnce(&Cluster)) -> Cluster {
         let mut cluster = Cluster::prepare().await;
+        prepare(&cluster);
         for id in 1..=3 {
             cluster.start_node(id);
         }

@@ -31,8 +31,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use imprint_proto::envelope;
 use imprint_proto::ids::NodeId;
-use imprint_raft::disk::{Io, read_file, replace_file};
-use imprint_raft::identity::{self, Identity};
+use imprint_raft::disk::{Io, is_no_space, read_file};
+use imprint_raft::identity::{self, Identity, IdentityError};
 use imprint_raft::meta::MetaStore;
 use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, RpcError, methods};
 use imprint_raft::seams::Entropy;
@@ -200,7 +200,13 @@ impl Formation {
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(ROUND_WAIT_MAX);
                 }
-                Step::Write(record) => self.write_record(record).await?,
+                Step::Write(record) => match self.write_record(record).await {
+                    Err(FormationError::Write { source, path }) if is_no_space(&source) => {
+                        self.note_waiting(format!("there is no room on the disk for {path}"));
+                        tokio::time::sleep(ROUND_WAIT_MAX).await;
+                    }
+                    written => written?,
+                },
                 Step::Refuse(error) => return Err(error),
             }
         }
@@ -320,14 +326,14 @@ impl Formation {
     async fn write_record(&self, record: FormationRecord) -> Result<(), FormationError> {
         let path = record_path(&self.parts);
         let shown = path.display().to_string();
-        let disk = Arc::clone(&self.parts.io.disk);
+        let io = self.parts.io.clone();
         let bytes = envelope::encode_checked(&record);
         let mut identity = self.parts.identity.clone();
         let (dir, cluster) = (self.parts.data_dir.clone(), record.cluster_id);
         let write = move || {
-            replace_file(&*disk, &path, &[&bytes])?;
-            identity::join_cluster(&*disk, &dir, &mut identity, cluster)
-                .map_err(std::io::Error::other)
+            io.replace_file(None, &path, &[&bytes])?;
+            let joined = identity::join_cluster(&*io.disk, &dir, &mut identity, cluster);
+            joined.map_err(|error| final_failure(&io, error))
         };
         let failed = |source| FormationError::Write {
             path: shown.clone(),
@@ -525,4 +531,16 @@ pub fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// An identity that could not be written: final for the process unless it was for want of room.
+fn final_failure(io: &Io, error: IdentityError) -> std::io::Error {
+    match error {
+        IdentityError::Io { source, .. } if is_no_space(&source) => source,
+        IdentityError::Io { path, source } => {
+            io.fatal(None, &format!("{}: {source}", path.display()));
+            source
+        }
+        error => std::io::Error::other(error),
+    }
 }

@@ -22,7 +22,11 @@ pub fn print(config: &NodeConfig, written: &Written) -> String {
             .entries
             .get(key.path)
             .map_or(Origin::Default, |entry| entry.origin.clone());
-        let _ = writeln!(out, "{name} = {} # {origin}", value(config, key));
+        let _ = match derived(config, key) {
+            Some(None) => writeln!(out, "# {name} follows from the size of the disk"),
+            Some(Some(bytes)) => writeln!(out, "{name} = {:?} # {origin}", format_size(bytes)),
+            None => writeln!(out, "{name} = {} # {origin}", value(config, key)),
+        };
     }
     for (listener, from) in config.listeners.iter().skip(1).zip(&written.listeners) {
         let _ = writeln!(
@@ -32,6 +36,16 @@ pub fn print(config: &NodeConfig, written: &Written) -> String {
         );
     }
     out
+}
+
+/// What was written for a key that otherwise follows from the disk; `None` for all other keys.
+fn derived(config: &NodeConfig, key: &Key) -> Option<Option<u64>> {
+    match key.path {
+        "storage.disk_reserve" => Some(config.storage.disk_reserve),
+        "storage.disk_soft_floor" => Some(config.storage.disk_soft_floor),
+        "storage.disk_hard_floor" => Some(config.storage.disk_hard_floor),
+        _ => None,
+    }
 }
 
 fn value(config: &NodeConfig, key: &Key) -> String {
@@ -63,6 +77,8 @@ fn value(config: &NodeConfig, key: &Key) -> String {
         "storage.segment_bytes" => format_size(config.storage.segment_bytes),
         "storage.retention_check" => format_duration(config.storage.retention_check),
         "storage.tail_cache_bytes" => format_size(config.storage.tail_cache_bytes),
+        "storage.slow_sync" => format_duration(config.storage.slow_sync),
+        "storage.stuck_sync" => format_duration(config.storage.stuck_sync),
         "limits.max_batch_bytes" => format_size(limits.max_batch_bytes),
         "limits.max_poll_bytes" => format_size(limits.max_poll_bytes),
         "limits.default_poll_bytes" => format_size(limits.default_poll_bytes),

@@ -194,3 +194,17 @@ fn what_is_printed_reads_back_the_same() {
         "{printed}"
     );
 }
+
+#[test]
+fn floors_and_times_of_the_disk_that_contradict_each_other_are_refused() {
+    let text = refusal("[storage]\ndisk_soft_floor = \"1GiB\"\ndisk_hard_floor = \"1GiB\"\n");
+    assert!(text.contains("storage.disk_soft_floor") && text.contains("storage.disk_hard_floor"));
+    let text = refusal("[storage]\nslow_sync = \"30s\"\n");
+    assert!(
+        text.contains("storage.stuck_sync") && text.contains("30s"),
+        "{text}"
+    );
+    let config = from_file("[storage]\ndisk_hard_floor = \"64MiB\"\n").expect("fine");
+    assert_eq!(config.storage.disk_hard_floor, Some(64 << 20));
+    assert_eq!(config.storage.disk_soft_floor, None);
+}

@@ -157,8 +157,11 @@ imprint_proto::envelope! {
 imprint_proto::envelope! {
     /// Per group of the request, in its order: whether a replica is open there.
     #[derive(Clone, Debug, PartialEq)]
-    pub(crate) struct GroupStateReply: version 0, compat 0 {
+    pub(crate) struct GroupStateReply: version 1, compat 0 {
         open: Vec<bool>,
+        /// Whether the replica there may lack what it acknowledged; an old node never says so.
+        #[since(1)]
+        suspect: Vec<bool> = Vec::new(),
     }
 }
 

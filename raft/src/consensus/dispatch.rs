@@ -19,6 +19,7 @@ use super::codec::{
     TransferMessage, VoteMessage, VoteReply, VoteWire, append_request, encode_vote_reply,
     log_id_opt,
 };
+use super::fitness::Unfit;
 use super::group::Group;
 use super::groups::Groups;
 use super::inbound::Lane;
@@ -139,6 +140,10 @@ impl RaftDispatcher {
             Ok(group) => group,
             Err(reason) => return reply.error(status::NOT_READY, &reason),
         };
+        if group.is_unfit(Unfit::Suspect) {
+            let reason = "this replica may lack what it acknowledged and votes for nobody";
+            return reply.error(status::NOT_READY, reason);
+        }
         tokio::spawn(async move {
             group.wake();
             let request = message.request();
@@ -235,7 +240,13 @@ impl RaftDispatcher {
                     .iter()
                     .map(|group| self.groups.get(*group).is_some())
                     .collect();
-                reply.ok(vec![envelope::encode(&GroupStateReply { open })]);
+                let suspect = message
+                    .groups
+                    .iter()
+                    .map(|group| self.groups.suspects.has(*group))
+                    .collect();
+                let answer = GroupStateReply { open, suspect };
+                reply.ok(vec![envelope::encode(&answer)]);
             }
             Err(e) => reply.error(status::HANDLER_FAILED, &e.to_string()),
         }

@@ -22,6 +22,7 @@ use super::group::{Group, Sleep};
 use super::machine::{GroupMachine, Machine};
 use super::network::GroupNetwork;
 use super::store::{LogStore, offloaded};
+use super::suspect::Suspects;
 use crate::disk::Io;
 use crate::journal::{Journal, JournalConfig, OpenError};
 use crate::rpc::PeerTable;
@@ -96,9 +97,10 @@ pub struct Groups {
     pub(crate) node_id: NodeId,
     pub(crate) config: GroupsConfig,
     pub(crate) peers: Arc<PeerTable>,
-    io: Io,
+    pub(crate) io: Io,
     data_dir: PathBuf,
     pub(crate) state: Arc<StateLog>,
+    pub(crate) suspects: Arc<Suspects>,
     raft_config: Arc<Config>,
     open: RwLock<BTreeMap<u64, Arc<Group>>>,
     /// Serialises open and drop, which take several steps.
@@ -127,17 +129,26 @@ impl Groups {
         let raft_config = raft_config(&config)
             .validate()
             .map_err(|e| format!("the Raft timing is contradictory: {e}"))?;
-        Ok(Arc::new(Groups {
+        let suspects = Suspects::load(&io, &data_dir, || state.groups());
+        let groups = Arc::new(Groups {
             node_id,
             config,
             peers,
             io,
             data_dir,
             state,
+            suspects: Arc::new(suspects),
             raft_config: Arc::new(raft_config),
             open: RwLock::new(BTreeMap::new()),
             changes: Mutex::new(()),
-        }))
+        });
+        let weak = Arc::downgrade(&groups);
+        groups.io.set_last_words(move |group, failed| {
+            if let Some(groups) = weak.upgrade() {
+                groups.mark_suspect(group, failed);
+            }
+        });
+        Ok(groups)
     }
 
     /// The replica of a group on this node, if it is open.
@@ -173,7 +184,7 @@ impl Groups {
             peers: Arc::clone(&self.peers),
         };
         let store = LogStore::new(Arc::clone(&journal));
-        let config = Arc::clone(&self.raft_config);
+        let config = self.config_of(id);
         let raft = Raft::new(spec.replica_id, config, network, store, machine)
             .await
             .map_err(|e| OpenGroupError::Raft {
@@ -189,6 +200,7 @@ impl Groups {
             sleep: Sleep::new(),
             fitness: Fitness::default(),
         });
+        self.doubt(&group);
         if let Some(delay) = spec.bootstrap_delay {
             let bootstrap = Bootstrap {
                 group: Arc::clone(&group),
@@ -199,6 +211,17 @@ impl Groups {
             tokio::spawn(bootstrap.run(delay));
         }
         Ok(group)
+    }
+
+    /// A suspect replica must not campaign from its first moment on.
+    fn config_of(&self, group: u64) -> Arc<Config> {
+        if !self.suspects.has(group) {
+            return Arc::clone(&self.raft_config);
+        }
+        Arc::new(Config {
+            enable_elect: false,
+            ..Config::clone(&self.raft_config)
+        })
     }
 
     /// A replica that was created here keeps its id; another id on the same files is refused.

@@ -28,6 +28,7 @@ mod network;
 mod quiesce;
 mod runtime;
 mod store;
+mod suspect;
 mod types;
 
 #[cfg(test)]

@@ -63,7 +63,10 @@ impl Groups {
                     while asking.try_join_next().is_some() {}
                     if asking.is_empty() {
                         let groups = Arc::clone(&self);
-                        asking.spawn(async move { groups.put_idle_to_sleep().await });
+                        asking.spawn(async move {
+                            groups.look_at_suspects().await;
+                            groups.put_idle_to_sleep().await;
+                        });
                     }
                 }
             }

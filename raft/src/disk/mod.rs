@@ -20,7 +20,9 @@ mod watched;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 pub use offload::{InlineOffload, Offload, RealOffload};
 pub use real::RealDisk;
@@ -131,7 +133,21 @@ pub struct Io {
     pub watch: Arc<DiskWatch>,
     /// Whether there is room on it, and who waits for some.
     pub space: Arc<SpaceGate>,
+    /// What became of it.
+    end: Arc<End>,
 }
+
+type LastWords = Box<dyn Fn(Option<u64>, &str) + Send + Sync>;
+
+/// The end of a process whose disk has failed.
+#[derive(Default)]
+struct End {
+    failed: AtomicBool,
+    last_words: OnceLock<LastWords>,
+}
+
+/// How long a failed disk may take to keep the last words.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(2);
 
 impl Io {
     /// Bundles the three seams and watches the disk; a fatal error is only logged until [`Io::with_fatal_hook`] says otherwise.
@@ -146,6 +162,7 @@ impl Io {
             warm: Arc::default(),
             watch,
             space: Arc::default(),
+            end: Arc::default(),
         }
     }
 
@@ -163,13 +180,62 @@ impl Io {
         self
     }
 
-    /// Reports a failed write or sync: it is logged, then the hook decides.
-    pub fn fatal(&self, what: &str) {
+    /// Reports a failed write or sync: it is logged, the last words are written if that takes no longer than a moment, then
+    /// the hook decides. From here on nothing is acknowledged. `group` is the one whose file failed, if it was one's. Called
+    /// without locks.
+    pub fn fatal(&self, group: Option<u64>, what: &str) {
+        let first = !self.end.failed.swap(true, Ordering::AcqRel);
         tracing::error!(
             reason = what,
-            "a write or sync failed: this log takes nothing more"
+            "a write or sync failed: nothing more is taken"
         );
+        if first {
+            self.say_last_words(group, what);
+        }
         (self.on_fatal)(what);
+    }
+
+    /// Whether a write or sync has failed: nothing may be acknowledged any more.
+    pub fn has_failed(&self) -> bool {
+        self.end.failed.load(Ordering::Acquire)
+    }
+
+    /// Has `words` called, with the group and the reason, before the hook of a failed write or sync. May block. The first
+    /// caller is heard, later ones are not.
+    pub fn set_last_words(&self, words: impl Fn(Option<u64>, &str) + Send + Sync + 'static) {
+        // Two registries on one disk can only be a test's; the first one's groups are as good.
+        let _ = self.end.last_words.set(Box::new(words));
+    }
+
+    /// Elsewhere and with a limit: the disk may hang.
+    fn say_last_words(&self, group: Option<u64>, what: &str) {
+        if self.end.last_words.get().is_none() {
+            return;
+        }
+        let (end, what) = (Arc::clone(&self.end), what.to_owned());
+        let (tell, told) = std::sync::mpsc::channel();
+        self.offload.run(Box::new(move || {
+            if let Some(words) = end.last_words.get() {
+                words(group, &what);
+            }
+            // Nobody listens any more when it took too long.
+            let _ = tell.send(());
+        }));
+        // An offload that never ran it says nothing either.
+        let _ = told.recv_timeout(LAST_WORDS_WAIT);
+    }
+
+    /// Replaces a small file, with the help of the reserve where there is no room. Any other failure is final for the process.
+    pub fn replace_file(&self, group: Option<u64>, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+        let disk = self.disk.as_ref();
+        let replace = || replace_file(disk, path, parts);
+        let replaced = self.space.with_reserve(disk, replace);
+        if let Err(error) = &replaced
+            && !is_no_space(error)
+        {
+            self.fatal(group, &format!("{}: {error}", path.display()));
+        }
+        replaced
     }
 }
 

@@ -454,6 +454,9 @@ impl Journal {
 
     /// Tells everybody whose entries are synced, after moving the marks.
     fn finish(self: &Arc<Self>, finished: Vec<Finished>, data_end: Option<u64>) {
+        if self.io.has_failed() {
+            return tell(finished, "the disk has failed");
+        }
         let risen = {
             let mut inner = self.inner.lock();
             if let Some(reason) = inner.failed.clone() {
@@ -549,7 +552,8 @@ impl Journal {
     fn fail(self: &Arc<Self>, reason: &str, finished: Vec<Finished>) {
         let (first, parked, work) = self.take_all(reason);
         if first {
-            self.io.fatal(&format!("group {}: {reason}", self.group));
+            let what = format!("group {}: {reason}", self.group);
+            self.io.fatal(Some(self.group), &what);
         }
         tell(finished.into_iter().chain(parked), reason);
         tell_all(work, reason);

@@ -344,6 +344,10 @@ impl StateLog {
         let flight = landing.flight.lock().take();
         let error = landing.error.lock().take();
         match (flight, error) {
+            // Another log's sync failed meanwhile: no vote is answered any more.
+            (Some(flight), None) if self.io.has_failed() => {
+                self.end("the disk has failed", flight.dones);
+            }
             (Some(flight), None) => self.arrived(flight),
             (Some(flight), Some(error)) => self.failed_with(&error, flight.dones),
             (None, _) => {}
@@ -397,7 +401,7 @@ impl StateLog {
             .lock()
             .failed
             .get_or_insert_with(|| reason.into());
-        self.io.fatal(reason);
+        self.io.fatal(None, reason);
         self.end(reason, dones);
     }
 

@@ -156,6 +156,35 @@ impl TestCluster {
         TestCluster { nodes, _dir: dir }
     }
 
+    /// Ends a node's replicas and starts the node anew, at another address, on the same directory with the I/O given.
+    pub(super) async fn restart(&mut self, id: u64, config: GroupsConfig, io: Io) {
+        let path = self._dir.path().join(id.to_string());
+        let node = TestNode::start(id, &path, io, config).await;
+        for (other, peer) in &self.nodes {
+            if *other != id {
+                peer.peers.remove(NodeId(id));
+                peer.peers.add(NodeId(id), node.address.clone());
+                node.peers.add(NodeId(*other), peer.address.clone());
+            }
+        }
+        self.nodes.insert(id, node);
+    }
+
+    /// Stops a node; its files stay as its disk has them.
+    pub(super) async fn stop(&mut self, id: u64) {
+        if let Some(node) = self.nodes.get(&id) {
+            node.groups.shutdown().await;
+            node.peers.close();
+        }
+    }
+
+    /// Opens a node's replica of a group.
+    pub(super) async fn open_on(&self, id: u64, group_id: u64) -> Arc<Group> {
+        let spec = self.spec(group_id, id);
+        let opened = self.nodes[&id].groups.open_group(spec).await;
+        opened.expect("its own replica")
+    }
+
     fn spec(&self, group_id: u64, node: u64) -> GroupSpec {
         GroupSpec {
             group_id,

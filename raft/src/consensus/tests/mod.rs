@@ -4,3 +4,4 @@ mod cluster;
 mod conformance;
 mod durability;
 mod replication;
+mod suspect;

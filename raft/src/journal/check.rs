@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::damage::{BadRange, Companion, DamageKind, is_lost, lost_range};
 use super::digest::SealedDigest;
 use super::segment::Segment;
-use super::survey::{Order, Pace, SurveyError, Surveyed, survey};
+use super::survey::{Order, Pace, Piece, SurveyError, Surveyed, survey};
 use super::{Journal, SegmentDigest};
 use crate::disk::OpenMode;
 
@@ -76,6 +76,14 @@ impl Journal {
     pub fn check_segment(&self, base_offset: u64, pace: Pace<'_>) -> Result<Checked, CheckError> {
         let sealed = self.sealed_segment(base_offset)?;
         self.check_from(Source::Medium, &sealed, pace)
+    }
+
+    /// The good runs of a sealed segment and the bad ranges between them. Marks nothing. Blocks; reads everything.
+    pub fn survey(&self, base_offset: u64) -> Result<Vec<Piece>, CheckError> {
+        let sealed = self.sealed_segment(base_offset)?;
+        let (segment, end) = (&sealed.segment, sealed.end_offset);
+        let surveyed = self.survey_sealed(Source::Medium, segment, end, &mut |_| true)?;
+        Ok(surveyed.pieces)
     }
 
     /// The digest of a sealed segment as its digest file has it: what it held when it was last checked in full. `None` if

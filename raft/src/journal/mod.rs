@@ -31,7 +31,7 @@ mod lookup;
 mod mend;
 mod open;
 pub(crate) mod places;
-mod quarantine;
+pub(crate) mod quarantine;
 mod read;
 mod repair;
 mod segment;

@@ -12,7 +12,7 @@ use crate::disk::{self, Disk, DiskFile, OpenMode};
 
 /// Why bytes were set aside; part of the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// Behind the good end of a log whose last write was never acknowledged.
     TornTail,
     /// Not what was synced; the good bytes came from a peer.
@@ -25,6 +25,8 @@ pub(super) enum Reason {
     CutByLeader,
     /// Every peer begins behind it.
     BelowStart,
+    /// An operator's word: no replica has the good bytes any more.
+    GivenUp,
 }
 
 impl fmt::Display for Reason {
@@ -36,12 +38,13 @@ impl fmt::Display for Reason {
             Self::CutBegun => "cut-begun",
             Self::CutByLeader => "cut-by-leader",
             Self::BelowStart => "below-start",
+            Self::GivenUp => "given-up",
         })
     }
 }
 
 /// The place where one group's bytes are set aside.
-pub(super) struct Quarantine<'a> {
+pub(crate) struct Quarantine<'a> {
     disk: &'a dyn Disk,
     dir: PathBuf,
     group: u64,

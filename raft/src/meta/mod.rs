@@ -14,7 +14,7 @@ use bytes::Bytes;
 use imprint_proto::envelope::{self, EnvelopeError};
 use parking_lot::Mutex;
 
-pub use sled_store::SledMeta;
+pub use sled_store::{SledMeta, opens};
 
 imprint_proto::envelope! {
     /// A value as it is stored.

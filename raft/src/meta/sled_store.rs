@@ -50,6 +50,12 @@ impl SledMeta {
     }
 }
 
+/// Whether the store in a directory opens. It may write there, so it is asked of a copy.
+pub fn opens(dir: &Path) -> Result<(), MetaError> {
+    remove_half_written(dir).map_err(sled::Error::Io)?;
+    open_db(dir).map(drop).map_err(MetaError::from)
+}
+
 /// A store that panics while it opens, as sled does on some kinds of damage, is one that does not open.
 fn open_db(dir: &Path) -> sled::Result<sled::Db> {
     std::panic::catch_unwind(|| {

@@ -4,12 +4,15 @@
 //! what is there, what is damaged, and what the next start would make of it. It works on a copy of a directory as well as on
 //! the directory itself, needs no cluster, and knows no topics.
 //!
-//! * Reading never writes. [`kind`], [`segment`], [`statelog`] and [`small`] look at one file.
+//! * Reading never writes: [`check`] looks at a directory; [`kind`], [`segment`], [`statelog`] and [`small`] look at one file.
+//! * [`repair`] alone writes, and only what its plan says.
 //! * Files may be of any size: a reader holds one batch or one record, never a file.
 //! * Damage is a value, not an error: an error is only what keeps the tool itself from going on, such as the disk.
 
+pub mod check;
 pub mod fields;
 pub mod kind;
+pub mod repair;
 mod resync;
 pub mod segment;
 pub mod small;

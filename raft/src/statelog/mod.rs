@@ -16,7 +16,7 @@
 //!
 //! `scan` says how damage is told from a torn tail. It must not know segments or openraft.
 
-mod open;
+pub(crate) mod open;
 pub mod record;
 pub(crate) mod scan;
 mod state;

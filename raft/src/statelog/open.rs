@@ -14,7 +14,7 @@ use super::state::NodeState;
 use super::{Files, Inner, StateLog};
 use crate::disk::{self, Disk, Io, OpenMode};
 
-const COPIES: [&str; 2] = ["a.log", "b.log"];
+pub(crate) const COPIES: [&str; 2] = ["a.log", "b.log"];
 
 /// Why a state log can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -135,6 +135,35 @@ impl StateLog {
             clean,
         })
     }
+}
+
+/// The copies as they are and what a start would make of them. Nothing is changed.
+pub(crate) struct Examined {
+    /// `a.log` and `b.log`, where they are there.
+    pub copies: [Option<Bytes>; 2],
+    /// The records, or why there are none.
+    pub scan: Result<Scan, ScanError>,
+}
+
+/// Looks at the state log in `dir`.
+pub(crate) fn examine(disk: &dyn Disk, dir: &Path) -> io::Result<Examined> {
+    let copies = read_copies(disk, dir)?;
+    let scan = scan::scan(&same_generation(&copies));
+    Ok(Examined { copies, scan })
+}
+
+/// Makes both copies hold the good bytes, as a start would.
+pub(crate) fn mend_copies(disk: &dyn Disk, dir: &Path) -> Result<(), StateLogError> {
+    let wrap = |source| StateLogError::Io {
+        dir: dir.to_owned(),
+        source,
+    };
+    let Examined { copies, scan } = examine(disk, dir).map_err(wrap)?;
+    let scan = scan.map_err(|source| StateLogError::Damaged {
+        dir: dir.to_owned(),
+        source,
+    })?;
+    mend(disk, dir, &copies, &scan).map(drop).map_err(wrap)
 }
 
 fn read_copies(disk: &dyn Disk, dir: &Path) -> io::Result<[Option<Bytes>; 2]> {

@@ -2,6 +2,7 @@
 
 use super::super::units;
 use clap::{Args, Subcommand};
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// `imprint log`.
@@ -24,6 +25,10 @@ pub struct LogArgs {
 pub enum LogCommand {
     /// Show what is in one file, past damage; exit status 5 if there is any
     Inspect(InspectArgs),
+    /// Check a data directory, or one group's; exit status 5 if anything is damaged
+    Check(CheckArgs),
+    /// Repair what can be repaired without a cluster
+    Repair(RepairArgs),
 }
 
 /// `imprint log inspect`.
@@ -60,4 +65,85 @@ pub struct InspectArgs {
     /// Stop after this many batches or records
     #[arg(long, short = 'n', value_name = "N")]
     pub limit: Option<u64>,
+}
+
+/// `imprint log check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Everything is held against everything: identity, formation, both copies of the state log, the segments of each group (every \
+checksum, offsets and indexes against the control entries, names, the synced mark against the log's end), digests, marks of \
+damage, snapshots, what lies in quarantine/, and what belongs to nothing. Nothing is written.
+
+Verdicts: `ok`; `note`, worth knowing; `mends`, the next start puts it right by itself (a torn tail after a crash, one bad copy \
+of the state log); `damaged`, something that was synced is not there: the table says which bytes and offsets, and what to do.
+
+A group's directory on its own (groups/GROUP) is checked against the state log of the directory above it, if there is one.
+
+  imprint log check /var/lib/imprint
+  imprint log check COPY -o json | jq '.items[] | select(.verdict == \"damaged\")'")]
+pub struct CheckArgs {
+    /// A data directory, or groups/GROUP in it
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Headers and names only: no payload is read, so rot in payloads goes unseen
+    #[arg(long)]
+    pub quick: bool,
+    /// Go on although a running node has the directory; ends of logs may look torn, since they move
+    #[arg(long)]
+    pub while_running: bool,
+    /// Show also the segments that are as they should be
+    #[arg(long, short = 'a')]
+    pub all: bool,
+}
+
+/// `imprint log repair`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+First checks all of DIR, then does what is safe: one copy of the state log is mended from the other, cuts that were begun are \
+finished, torn tails are cut, digests that can't be read are made again, marks of damage that a full check disproves are \
+removed, a meta store that doesn't open and files that belong to nothing are set aside. Whatever was ever part of a log goes \
+to quarantine/, nothing of it is deleted. A second run finds nothing to do.
+
+Damage to synced data is best left to a running node, which fetches it from another replica. With --from it is taken from a copy \
+of another replica's data directory instead: a segment is taken only if all of it checks, its entries have the indexes and terms \
+that the state logs of both directories agree on, and it holds whatever is still good here.
+
+If no replica has the data any more, --give-up cuts the group's log at its first damaged offset. --dry-run says which offsets \
+that loses; --lose-offsets has to repeat them, and the command asks twice (elsewhere than on a terminal: --yes --yes). Do it on \
+one replica only if the others are gone or are given up at the same place.
+
+  imprint log repair DIR --dry-run
+  imprint log repair DIR --from /mnt/copy-of-node-2
+  imprint log repair DIR --give-up 3 --dry-run")]
+pub struct RepairArgs {
+    /// A data directory
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Say what would be done and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Copy of another replica's data directory, to fill damage from
+    #[arg(long, value_name = "OTHER_DIR", conflicts_with = "give_up")]
+    pub from: Option<PathBuf>,
+    /// Give up the damaged end of this group's log
+    #[arg(long, value_name = "GROUP")]
+    pub give_up: Option<u64>,
+    /// The offsets that are lost by that, A to B-1
+    #[arg(long, value_name = "A..B", requires = "give_up", value_parser = offsets)]
+    pub lose_offsets: Option<Range<u64>>,
+    /// Don't ask; giving up asks twice, so it takes two
+    #[arg(long, short = 'y', action = clap::ArgAction::Count)]
+    pub yes: u8,
+}
+
+/// `A..B`.
+fn offsets(text: &str) -> Result<Range<u64>, String> {
+    let parsed = text
+        .split_once("..")
+        .and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    parsed
+        .filter(|range: &Range<u64>| range.start < range.end)
+        .ok_or_else(|| {
+            "expected two offsets, the first below the second, such as 100..250".to_owned()
+        })
 }

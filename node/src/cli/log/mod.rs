@@ -4,7 +4,10 @@
 //! operator is asked. The formation record alone is decoded here, since the node defines it.
 
 mod args;
+mod check;
+mod directory;
 mod inspect;
+mod repair;
 mod show;
 
 pub use args::LogArgs;
@@ -17,5 +20,7 @@ use args::LogCommand;
 pub fn run(global: &GlobalArgs, args: LogArgs) -> Result<(), CliError> {
     match args.command {
         LogCommand::Inspect(args) => inspect::run(global, &args),
+        LogCommand::Check(args) => check::run(global, &args),
+        LogCommand::Repair(args) => repair::run(global, &args),
     }
 }

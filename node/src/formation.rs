@@ -14,6 +14,8 @@
 //! |---|---|
 //! | own record on disk | goes on with it; seeds are only asked for their current addresses |
 //! | no record, a seed's record names this node and this storage id | adopts it |
+//! | own record damaged or gone, the identity names a cluster | sets it aside, adopts that cluster's record from a seed; never founds |
+//! | that, and every seed has answered without a record | refuses: names the file |
 //! | no record, a seed's record names this node id with another storage id | refuses: this disk is not that node's |
 //! | no record, most seeds turn this node away | refuses, with their reason: it is another disk than the one they know |
 //! | no record, a seed's record does not name this node | refuses: not one of the first members |
@@ -24,14 +26,14 @@
 //! This module must not know topics or the controller's state.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use imprint_proto::envelope;
 use imprint_proto::ids::NodeId;
-use imprint_raft::disk::{Io, is_no_space, read_file};
+use imprint_raft::disk::{Disk, Io, is_no_space, read_file};
 use imprint_raft::identity::{self, Identity, IdentityError};
 use imprint_raft::meta::MetaStore;
 use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, RpcError, methods};
@@ -353,6 +355,9 @@ impl Formation {
         if let Some(record) = answers.values().flatten().find_map(|a| a.record.clone()) {
             return self.decide_adoption(record);
         }
+        if self.parts.identity.cluster_id.is_some() {
+            return self.decide_lost(answers);
+        }
         if let Some(refused) = refused_by_most(answers) {
             return Step::Refuse(refused);
         }
@@ -395,9 +400,30 @@ impl Formation {
         }
     }
 
+    /// This node was part of a cluster and has lost the record of it: it may not found another.
+    fn decide_lost(&self, answers: &BTreeMap<String, Answer>) -> Step {
+        if let Some(refused) = refused_by_most(answers) {
+            return Step::Refuse(refused);
+        }
+        let path = record_path(&self.parts).display().to_string();
+        if answers.values().all(Result::is_ok) {
+            let nobody = "the record of the cluster is lost here and on every seed";
+            let source = std::io::Error::new(std::io::ErrorKind::NotFound, nobody);
+            return Step::Refuse(FormationError::Damaged { path, source });
+        }
+        Step::Wait(format!("{path} is lost; a seed that has it is waited for"))
+    }
+
     fn decide_adoption(&self, record: FormationRecord) -> Step {
         let own = &self.parts.identity;
         let cluster = hex(&record.cluster_id);
+        if let Some(known) = own.cluster_id.filter(|known| *known != record.cluster_id) {
+            return Step::Refuse(FormationError::OtherCluster {
+                own: hex(&known),
+                seed: self.parts.seeds.join(","),
+                found: cluster,
+            });
+        }
         match record.members.iter().find(|m| m.node_id == own.node_id.0) {
             Some(member) if member.storage_id == own.storage_id.0 => Step::Write(record),
             Some(member) => Step::Refuse(FormationError::ForeignStorage {
@@ -501,26 +527,49 @@ fn record_path(parts: &FormationParts) -> PathBuf {
     parts.data_dir.join("formation")
 }
 
+/// The record on disk. Where the identity says which cluster it was, a record that is gone or damaged
+/// comes back from a seed; the damaged one is set aside.
 fn read_record(parts: &FormationParts) -> Result<Option<FormationRecord>, FormationError> {
     let path = record_path(parts);
     let damaged = |source| FormationError::Damaged {
         path: path.display().to_string(),
         source,
     };
-    let disk = &parts.io.disk;
+    let disk = &*parts.io.disk;
+    let joined = parts.identity.cluster_id.is_some();
     if !disk.exists(&path).map_err(damaged)? {
-        return match parts.identity.cluster_id {
-            None => Ok(None),
-            Some(_) => Err(damaged(std::io::Error::new(
-                std::io::ErrorKind::NotFound,
-                "the file is missing, but the identity belongs to a cluster",
-            ))),
-        };
+        if joined {
+            tracing::warn!(path = %path.display(), "the formation record is gone: a seed is asked for it");
+        }
+        return Ok(None);
     }
-    let bytes = read_file(&**disk, &path).map_err(damaged)?;
-    envelope::decode_checked(bytes.into())
-        .map(Some)
-        .map_err(|e| damaged(std::io::Error::new(std::io::ErrorKind::InvalidData, e)))
+    let bytes = read_file(disk, &path).map_err(damaged)?;
+    match envelope::decode_checked(bytes.into()) {
+        Ok(record) => Ok(Some(record)),
+        Err(error) if joined => {
+            let aside = set_aside(disk, parts, &path).map_err(damaged)?;
+            tracing::warn!(
+                path = %path.display(), %error, aside = %aside.display(),
+                "the formation record is damaged and was set aside: a seed is asked for it"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(damaged(std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            error,
+        ))),
+    }
+}
+
+fn set_aside(disk: &dyn Disk, parts: &FormationParts, path: &Path) -> std::io::Result<PathBuf> {
+    let quarantine = parts.data_dir.join("quarantine");
+    disk.create_dir_all(&quarantine)?;
+    let count = disk.list(&quarantine)?.len();
+    let aside = quarantine.join(format!("{count:06}-formation"));
+    disk.rename(path, &aside)?;
+    disk.sync_dir(&quarantine)?;
+    disk.sync_dir(&parts.data_dir)?;
+    Ok(aside)
 }
 
 /// Lower-case hex, as identities are shown everywhere.

@@ -14,6 +14,7 @@
 pub use crate::config::ServeArgs;
 use crate::{
     config::{self, NodeConfig},
+    formation::FormationError,
     logging,
     node::{Node, NodeError, RunningNode, Seams, StorageError},
     room::monitor,
@@ -146,7 +147,9 @@ fn failed(error: &NodeError) -> ExitCode {
     tracing::error!(error = %with_sources(error), "the node ends");
     ExitCode::from(match error {
         NodeError::Storage(StorageError::Floors(_)) => EXIT_CONFIG,
-        NodeError::Storage(_) => EXIT_DATA_DIR,
+        NodeError::Storage(_) | NodeError::Formation(FormationError::Damaged { .. }) => {
+            EXIT_DATA_DIR
+        }
         NodeError::Formation(_) | NodeError::Refused(_) => EXIT_REFUSED,
         NodeError::Listen { .. } | NodeError::Replication(_) => EXIT_FAILED,
     })

@@ -31,7 +31,10 @@ pub enum StateLogError {
         source: ScanError,
     },
     /// There is none, but the caller knows that there has been one.
-    #[error("{}: the state log is missing", dir.display())]
+    #[error(
+        "{}: the state log is missing, and with it this node's votes; restore a.log or b.log, or give this node an empty \
+         directory and a new node id", dir.display()
+    )]
     Missing {
         /// The directory of the copies.
         dir: PathBuf,

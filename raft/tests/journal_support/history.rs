@@ -4,6 +4,7 @@
 //! nothing that was never appended, nothing that an acknowledged truncation removed, and no older vote or purge.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use imprint_raft::disk::SimDisk;
@@ -58,7 +59,10 @@ pub struct Model {
 
 /// A disk, the storage on it, and the model beside it.
 pub struct History {
+    /// Used unless the history is on real files.
     pub disk: SimDisk,
+    /// Where on real files it is.
+    files: Option<PathBuf>,
     pub cfg: JournalConfig,
     pub storage: Option<Storage>,
     pub model: Model,
@@ -68,20 +72,54 @@ impl History {
     pub fn new(cfg: JournalConfig) -> Self {
         Self {
             disk: SimDisk::new(),
+            files: None,
             cfg,
             storage: None,
             model: Model::default(),
         }
     }
 
+    /// On real files, with every job done before the call that asks for it returns.
+    pub fn on_files(root: &Path, cfg: JournalConfig) -> Self {
+        Self {
+            files: Some(root.to_owned()),
+            ..Self::new(cfg)
+        }
+    }
+
+    /// Takes what was found on the disk for the model, as after [`History::check`].
+    pub fn adopt(&mut self, tag: u64) {
+        let journal = Arc::clone(self.journal());
+        let found = read_all(&journal);
+        let last = journal.last();
+        self.model = Model {
+            entries: found.into_iter().map(|e| (e.pos().index, e)).collect(),
+            last,
+            acked: last.map(|pos| pos.index),
+            purged: journal.purged(),
+            vote: journal.vote(),
+            start: journal.start_offset(),
+            term: last.map_or(0, |pos| pos.term),
+            tag,
+            ..Model::default()
+        };
+    }
+
     /// Opens the storage; fails only if the power goes meanwhile.
     pub fn open(&mut self) -> Result<(), String> {
-        let io = sim_io(&self.disk);
+        let (io, data) = match &self.files {
+            None => (sim_io(&self.disk), data()),
+            Some(root) => {
+                let disk = Arc::new(imprint_raft::disk::RealDisk);
+                let io = super::io_on(disk, Arc::new(imprint_raft::disk::InlineOffload));
+                (io, root.clone())
+            }
+        };
         let state =
-            StateLog::open(io.clone(), &data().join("state")).map_err(|e| format!("{e:?}"))?;
+            StateLog::open(io.clone(), &data.join("state")).map_err(|e| format!("{e:?}"))?;
         let journal = Journal::open(
             io.clone(),
-            group_dir(&data()),
+            group_dir(&data),
             Arc::clone(&state),
             GROUP,
             self.cfg,
@@ -105,7 +143,8 @@ impl History {
         script.len()
     }
 
-    fn step(&mut self, op: &Op) -> bool {
+    /// Takes one step; says whether it was acknowledged.
+    pub fn step(&mut self, op: &Op) -> bool {
         match op {
             Op::Data(count) => (0..*count).all(|_| self.append_data(1, false)),
             Op::Elected(count) => self.append_data(*count, true),
@@ -328,6 +367,21 @@ impl History {
 }
 
 impl Model {
+    /// This model, with the step that led here from `before` neither acknowledged nor ruled out.
+    pub fn with_last_step_unsure(&self, before: &Model) -> Model {
+        let mut unsure = self.clone();
+        // A truncation takes acknowledged entries and may stop before the new ones are there.
+        let kept = before
+            .entries
+            .iter()
+            .rfind(|(at, e)| self.entries.get(at) == Some(e));
+        let kept = kept
+            .map(|(at, _)| *at)
+            .max(self.purged.map(|pos| pos.index));
+        unsure.acked = before.acked.min(kept).max(self.purged.map(|pos| pos.index));
+        unsure
+    }
+
     fn emptied(&mut self) {
         self.entries.clear();
         self.purged = self.purged_maybe.take();

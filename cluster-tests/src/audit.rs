@@ -3,7 +3,8 @@
 //! A send whose outcome is unknown may or may not be stored, at most once. Everything else is strict:
 //! what was acknowledged stands at its offset with its bytes on every node, offsets are dense, nothing
 //! is stored that nobody sent or that was refused, nothing is stored twice, and each producer's messages
-//! keep their order. A node may lag, and then serves a prefix; it may never serve anything else.
+//! keep their order. A node may lag, and then serves a prefix; it may never serve anything else. Only
+//! where the ledger allows trims may the front be gone, and then nodes may lag in that, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,9 +27,10 @@ pub enum AuditError {
 
 use AuditError::{Behind, Broken};
 
-/// One node's log: its raw bytes and its payloads by offset.
+/// One node's log from its first kept offset on: its raw bytes and its payloads by offset.
 #[derive(Debug, Clone, Default)]
 struct NodeLog {
+    start: u64,
     bytes: Vec<u8>,
     payloads: BTreeMap<u64, String>,
 }
@@ -38,6 +40,8 @@ struct NodeLog {
 pub struct Audited {
     /// All batches, as each node gives them out.
     pub bytes: Vec<u8>,
+    /// The first kept offset.
+    pub start: u64,
     acknowledged: u64,
     refused: u64,
     stored: usize,
@@ -47,10 +51,11 @@ impl std::fmt::Display for Audited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} acknowledged, {} refused, {} stored, {} bytes on each node with digest {:016x}",
+            "{} acknowledged, {} refused, {} stored from {} on, {} bytes on each node with digest {:016x}",
             self.acknowledged,
             self.refused,
             self.stored,
+            self.start,
             self.bytes.len(),
             xxh3_64(&self.bytes)
         )
@@ -68,7 +73,7 @@ pub async fn audit(
     let mut behind = None;
     // A node that lags must not keep the others from being looked at.
     for node in nodes {
-        match read_all(client, topic, *node).await {
+        match read_all(client, topic, *node, ledger).await {
             Ok(log) => logs.push((*node, log)),
             Err(error @ Broken(_)) => return Err(error),
             Err(error @ Behind(_)) => behind = Some(error),
@@ -98,6 +103,7 @@ fn judge(logs: &[(u64, NodeLog)], ledger: &Ledger) -> Result<Audited, AuditError
     };
     Ok(Audited {
         bytes: first.bytes.clone(),
+        start: first.start,
         acknowledged: ledger.count(),
         refused: ledger.count_refused(),
         stored: first.payloads.len(),
@@ -107,6 +113,10 @@ fn judge(logs: &[(u64, NodeLog)], ledger: &Ledger) -> Result<Audited, AuditError
 /// Of two nodes one may lag; what both have is the same.
 fn check_same(a: &(u64, NodeLog), b: &(u64, NodeLog)) -> Result<(), AuditError> {
     let ((left, a), (right, b)) = (a, b);
+    if a.start != b.start {
+        let starts = format!("start at {} and {}", a.start, b.start);
+        return Err(Behind(format!("nodes {left} and {right} {starts}")));
+    }
     let common = a.bytes.len().min(b.bytes.len());
     let sizes = format!("{} and {} bytes", a.bytes.len(), b.bytes.len());
     if a.bytes[..common] != b.bytes[..common] {
@@ -120,18 +130,27 @@ fn check_same(a: &(u64, NodeLog), b: &(u64, NodeLog)) -> Result<(), AuditError> 
     }
 }
 
-async fn read_all(client: &Client, topic: &str, node: u64) -> Result<NodeLog, AuditError> {
+async fn read_all(
+    client: &Client,
+    topic: &str,
+    node: u64,
+    ledger: &Ledger,
+) -> Result<NodeLog, AuditError> {
     let mut log = NodeLog::default();
     let mut next = 0;
+    let mut position = Position::First;
     loop {
         let options = PollOptions {
             at_node: Some(node),
             ..PollOptions::default()
         };
         let reply = client
-            .poll(topic, 0, Position::Offset(next), options)
+            .poll(topic, 0, position, options)
             .await
-            .map_err(|e| not_served(node, next, &e))?;
+            .map_err(|e| not_served(node, next, &e, ledger))?;
+        if matches!(position, Position::First) {
+            (next, log.start) = (reply.start_offset, reply.start_offset);
+        }
         if reply.batches.is_empty() {
             return Ok(log);
         }
@@ -141,12 +160,18 @@ async fn read_all(client: &Client, topic: &str, node: u64) -> Result<NodeLog, Au
                 batch.map_err(|e| Broken(format!("node {node} sent a broken batch: {e}")))?;
             next = add_batch(node, next, bytes, &mut log)?;
         }
+        position = Position::Offset(next);
     }
 }
 
 /// Damage, and a log that ends before what the node itself gave out, are no matter of patience.
-fn not_served(node: u64, next: u64, error: &ClientError) -> AuditError {
+fn not_served(node: u64, next: u64, error: &ClientError, ledger: &Ledger) -> AuditError {
     let text = format!("node {node} does not serve offset {next}: {error}");
+    // Retention overtook the reader.
+    let trimmed = error.offsets().is_some_and(|(start, _)| start > next);
+    if trimmed && ledger.may_be_trimmed() {
+        return Behind(text);
+    }
     match error.code() {
         Code::DataLoss | Code::OutOfRange => Broken(text),
         _ => Behind(text),
@@ -178,6 +203,12 @@ fn check_log(node: u64, log: &NodeLog, ledger: &Ledger) -> Result<(), AuditError
     if let Some(clash) = ledger.clash() {
         return Err(Broken(clash.to_owned()));
     }
+    if log.start > 0 && !ledger.may_be_trimmed() {
+        let start = log.start;
+        return Err(Broken(format!(
+            "node {node} starts at {start}, nobody trimmed"
+        )));
+    }
     check_stored(node, log, ledger)?;
     check_order(node, log, ledger)?;
     check_acknowledged(node, log, ledger)
@@ -185,7 +216,7 @@ fn check_log(node: u64, log: &NodeLog, ledger: &Ledger) -> Result<(), AuditError
 
 fn check_acknowledged(node: u64, log: &NodeLog, ledger: &Ledger) -> Result<(), AuditError> {
     let mut missing = None;
-    for (offset, text) in ledger.by_offset() {
+    for (offset, text) in ledger.by_offset().range(log.start..) {
         match log.payloads.get(offset) {
             Some(found) if found == text => {}
             Some(found) => {
@@ -201,7 +232,7 @@ fn check_acknowledged(node: u64, log: &NodeLog, ledger: &Ledger) -> Result<(), A
         None => Ok(()),
         Some((offset, text)) => Err(Behind(format!(
             "node {node}: {text:?} was acknowledged at {offset}, the log ends at {}",
-            log.payloads.len()
+            log.start + log.payloads.len() as u64
         ))),
     }
 }
@@ -210,7 +241,7 @@ fn check_stored(node: u64, log: &NodeLog, ledger: &Ledger) -> Result<(), AuditEr
     let sent = ledger.by_producer().values().flatten();
     let all_sent: BTreeSet<&str> = sent.map(String::as_str).collect();
     let mut seen = BTreeSet::new();
-    for (n, (offset, text)) in (0..).zip(&log.payloads) {
+    for (n, (offset, text)) in (log.start..).zip(&log.payloads) {
         let problem = if *offset != n {
             format!("{offset} stands where {n} belongs")
         } else if !all_sent.contains(text.as_str()) {
@@ -282,6 +313,37 @@ mod tests {
     #[test]
     fn a_message_lost_in_the_middle_is_broken() {
         let (mut log, ledger) = sound();
+        log.payloads.remove(&2);
+        assert!(is_broken(&log, &ledger));
+    }
+
+    /// The sound log without its first two messages.
+    fn trimmed() -> (NodeLog, Ledger) {
+        let (mut log, mut ledger) = sound();
+        ledger.allow_trims();
+        log.start = 2;
+        log.payloads = log.payloads.split_off(&2);
+        log.bytes.drain(..2);
+        (log, ledger)
+    }
+
+    #[test]
+    fn a_front_that_nobody_trimmed_is_broken() {
+        let (log, ledger) = trimmed();
+        assert_eq!(check_log(1, &log, &ledger), Ok(()));
+        assert!(is_broken(&log, &sound().1));
+    }
+
+    #[test]
+    fn a_node_that_has_yet_to_trim_is_behind() {
+        let (log, ledger) = trimmed();
+        let verdict = judge(&[(1, sound().0), (2, log)], &ledger);
+        assert!(matches!(verdict, Err(Behind(_))));
+    }
+
+    #[test]
+    fn a_message_lost_behind_a_trimmed_front_is_broken() {
+        let (mut log, ledger) = trimmed();
         log.payloads.remove(&2);
         assert!(is_broken(&log, &ledger));
     }

@@ -1,4 +1,4 @@
-//! Three `imprint serve` processes on loopback, each with its own data directory.
+//! `imprint serve` processes on loopback, usually three, each with its own data directory.
 //!
 //! All traffic between nodes goes through [`Links`], so that any pair can be cut. Only one cluster runs
 //! at a time on a machine (a file lock sees to it): the tests measure nothing while they share two cores,
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use imprint_client::{Client, ClientOptions, NewTopic, v1};
+use imprint_client::{Client, ClientOptions, NewTopic, PollOptions, Position, v1};
 use tempfile::TempDir;
 
 use crate::proxy::Links;
@@ -36,6 +36,8 @@ pub struct NodeProcess {
 pub struct Cluster {
     pub nodes: Vec<NodeProcess>,
     pub links: Links,
+    /// Added to every node's environment.
+    settings: Vec<(String, String)>,
     dir: TempDir,
     _one_at_a_time: File,
 }
@@ -77,18 +79,35 @@ fn lock_machine() -> File {
 impl Cluster {
     /// Starts three nodes and waits until the cluster is ready.
     pub async fn start() -> Cluster {
-        Cluster::start_on(|_| {}).await
+        Cluster::start_with(&[]).await
+    }
+
+    /// As [`Cluster::start`], with `IMPRINT_*` variables for all nodes.
+    pub async fn start_with(settings: &[(&str, &str)]) -> Cluster {
+        let mut cluster = Cluster::prepare().await;
+        cluster.set(settings);
+        cluster.start_all().await;
+        cluster
     }
 
     /// As [`Cluster::start`], after `prepare` has made what the data directories lie on.
     pub async fn start_on(prepare: impl FnOnce(&Cluster)) -> Cluster {
         let mut cluster = Cluster::prepare().await;
         prepare(&cluster);
-        for id in 1..=3 {
-            cluster.start_node(id);
-        }
-        cluster.wait_ready().await;
+        cluster.start_all().await;
         cluster
+    }
+
+    fn set(&mut self, settings: &[(&str, &str)]) {
+        let owned = |(key, value): &(&str, &str)| (key.to_string(), value.to_string());
+        self.settings = settings.iter().map(owned).collect();
+    }
+
+    async fn start_all(&mut self) {
+        for id in 1..=3 {
+            self.start_node(id);
+        }
+        self.wait_ready().await;
     }
 
     /// Held while a cluster runs: one at a time on a machine.
@@ -118,6 +137,7 @@ impl Cluster {
         Cluster {
             nodes,
             links,
+            settings: Vec::new(),
             dir,
             _one_at_a_time: lock,
         }
@@ -146,6 +166,7 @@ impl Cluster {
     pub fn start_node(&mut self, id: u64) {
         let seeds: Vec<String> = (1..=3).map(|node| self.links.address(node)).collect();
         let advertised = self.links.address(id);
+        let settings = self.settings.clone();
         let node = self.node_mut(id);
         assert!(node.process.is_none(), "node {id} runs already");
         let log = File::options().create(true).append(true).open(&node.log);
@@ -162,6 +183,7 @@ impl Cluster {
             )
             .env("IMPRINT_ADVERTISE_PEER", advertised)
             .env("IMPRINT_LISTEN_HTTP", &node.http)
+            .envs(settings)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log.expect("a log file"))
@@ -218,6 +240,28 @@ impl Cluster {
     pub fn is_running(&mut self, id: u64) -> bool {
         let process = self.node_mut(id).process.as_mut();
         process.is_some_and(|p| matches!(p.try_wait(), Ok(None)))
+    }
+
+    /// Waits until a node has ended by itself; gives its exit code.
+    pub async fn wait_exit(&mut self, id: u64) -> Option<i32> {
+        eventually("the node ends", async || !self.is_running(id)).await;
+        let mut process = self.node_mut(id).process.take().expect("it ran");
+        process.wait().expect("an ended process").code()
+    }
+
+    /// Process id of a running node.
+    pub fn pid(&self, id: u64) -> u32 {
+        self.node(id).process.as_ref().expect("a running node").id()
+    }
+
+    /// Length of what a node has logged so far, for [`Cluster::log_since`].
+    pub fn log_mark(&self, id: u64) -> usize {
+        self.log_of(id).len()
+    }
+
+    /// What a node logged since a mark.
+    pub fn log_since(&self, id: u64, mark: usize) -> String {
+        self.log_of(id).split_off(mark)
     }
 
     /// What a node wrote to stderr.
@@ -289,6 +333,26 @@ impl Cluster {
             .create_topic(new)
             .await
             .expect("a fresh name")
+    }
+
+    /// Waits until a node serves its replica of partition 0.
+    pub async fn wait_serves(&self, topic: &str, id: u64) {
+        let client = self.client();
+        let options = PollOptions {
+            at_node: Some(id),
+            ..PollOptions::default()
+        };
+        eventually("the node serves its replica", async || {
+            let reply = client.poll(topic, 0, Position::First, options).await;
+            reply.is_ok()
+        })
+        .await;
+    }
+
+    /// A node that follows in partition 0 of the topic.
+    pub async fn follower_of(&self, topic: &str) -> u64 {
+        let leader = self.leader_of(topic).await;
+        leader % 3 + 1
     }
 
     /// The node that leads partition 0, once some node does.

@@ -20,6 +20,31 @@ pub struct SegmentFile {
     pub exact: bool,
 }
 
+impl SegmentFile {
+    /// Where the batches in it end.
+    pub fn end(&self) -> u64 {
+        self.batches.len() as u64
+    }
+
+    /// First byte of each batch.
+    pub fn starts(&self) -> Vec<u64> {
+        let mut starts = Vec::new();
+        let mut rest = &self.batches[..];
+        while let Some(head) = rest.get(..HEADER_LEN) {
+            starts.push((self.batches.len() - rest.len()) as u64);
+            let header = BatchHeader::decode(head).expect("checked when it was read");
+            rest = &rest[usize::try_from(header.batch_length).expect("checked")..];
+        }
+        starts
+    }
+}
+
+/// The segment that a group of a data directory is appended to.
+pub fn active(data_dir: &Path, group: u64) -> SegmentFile {
+    let mut segments = segments(data_dir, group).unwrap_or_else(|problem| panic!("{problem}"));
+    segments.pop().expect("a segment")
+}
+
 /// The segments of a group in a data directory, in order; the text says what is wrong with one.
 pub fn segments(data_dir: &Path, group: u64) -> Result<Vec<SegmentFile>, String> {
     let dir = data_dir.join("groups").join(format!("{group:020}"));
@@ -29,13 +54,22 @@ pub fn segments(data_dir: &Path, group: u64) -> Result<Vec<SegmentFile>, String>
         .filter(|path| path.extension().is_some_and(|ext| ext == "seg"))
         .collect();
     paths.sort();
-    let mut next = 0;
-    let mut read = |path| {
-        let (segment, end) = read(path, group, next)?;
-        next = end;
+    // The first one may begin anywhere: what was before it may be trimmed.
+    let mut next = None;
+    let mut read = |path: PathBuf| {
+        let base = next.or_else(|| base_offset(&path));
+        let base = base.ok_or(format!("{}: no segment's name", path.display()))?;
+        let (segment, end) = read(path, group, base)?;
+        next = Some(end);
         Ok(segment)
     };
     paths.into_iter().map(&mut read).collect()
+}
+
+/// The first offset, as a segment's name has it.
+fn base_offset(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    name.split('-').next()?.parse().ok()
 }
 
 /// The segment that has to begin at offset `next`, and the offset behind it.

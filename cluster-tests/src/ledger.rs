@@ -17,6 +17,8 @@ pub struct Ledger {
     refused: BTreeSet<String>,
     /// Acknowledgements at offsets that were acknowledged before.
     clashes: Vec<String>,
+    /// Whether offsets at the front may be gone: retention or trims were at work.
+    may_be_trimmed: bool,
 }
 
 impl Ledger {
@@ -60,6 +62,15 @@ impl Ledger {
 
     pub fn is_refused(&self, text: &str) -> bool {
         self.refused.contains(text)
+    }
+
+    /// Says that the front of the log may have been removed on purpose.
+    pub fn allow_trims(&mut self) {
+        self.may_be_trimmed = true;
+    }
+
+    pub fn may_be_trimmed(&self) -> bool {
+        self.may_be_trimmed
     }
 
     /// Two acknowledgements of one offset, if there were.

@@ -12,7 +12,10 @@
 pub mod audit;
 pub mod cluster;
 pub mod disk;
+pub mod fixture;
 pub mod hold;
 pub mod ledger;
 pub mod load;
 pub mod proxy;
+pub mod readers;
+pub mod tamper;

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use imprint_client::{
     BatchBuilder, BatchLimits, Client, Message, Outcome, ProducerBatch, SendOptions,
 };
+use imprint_proto::batch::{StampedBatch, split_batches};
 use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
@@ -19,6 +21,16 @@ struct Shared {
     stop: AtomicBool,
     /// When each acknowledgement came.
     acks: Mutex<Vec<Instant>>,
+    pace: Pace,
+}
+
+/// What producers send, and how fast.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pace {
+    /// Payloads are filled up to this many bytes.
+    pub payload_bytes: usize,
+    /// Between an answer and the next message.
+    pub pause: Duration,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,10 +57,29 @@ pub fn batch_of(payload: &[u8]) -> ProducerBatch {
     builder.build().expect("one message")
 }
 
+/// The payloads of batches that stand back to back, each checked.
+pub fn payloads_in(batches: Bytes) -> Vec<Vec<u8>> {
+    let mut payloads = Vec::new();
+    for bytes in split_batches(batches) {
+        let batch = StampedBatch::verify_unbound(bytes.expect("whole batches"));
+        let batch = batch.expect("checksums that fit");
+        payloads.extend(batch.frames().map(|frame| frame.payload.to_vec()));
+    }
+    payloads
+}
+
 impl Load {
     /// Starts `count` producers, each sending one message after the other.
     pub fn start(cluster: &Cluster, topic: &str, count: u64) -> Load {
-        let shared = Arc::<Shared>::default();
+        Load::start_paced(cluster, topic, count, Pace::default())
+    }
+
+    /// As [`Load::start`], with larger messages or fewer of them.
+    pub fn start_paced(cluster: &Cluster, topic: &str, count: u64, pace: Pace) -> Load {
+        let shared = Arc::new(Shared {
+            pace,
+            ..Shared::default()
+        });
         let mut producers = JoinSet::new();
         for who in 1..=count {
             let (client, shared) = (cluster.client(), Arc::clone(&shared));
@@ -84,6 +115,11 @@ impl Load {
         longest
     }
 
+    /// What was sent and acknowledged up to now.
+    pub fn ledger(&self) -> Ledger {
+        locked(&self.shared.ledger).clone()
+    }
+
     /// Ends the producers; gives what was sent and acknowledged.
     pub async fn finish(mut self) -> Ledger {
         self.shared.stop.store(true, Ordering::Release);
@@ -99,10 +135,11 @@ async fn produce(client: Client, topic: String, who: u64, shared: Arc<Shared>) {
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
-        let text = format!(
-            "producer {who} message {sequence} {:016x}",
-            rand::random::<u64>()
-        );
+        let unique: u64 = rand::random();
+        let mut text = format!("producer {who} message {sequence} {unique:016x}");
+        while text.len() < shared.pace.payload_bytes {
+            text.push('.');
+        }
         locked(&shared.ledger).sent(who, &text);
         let batch = batch_of(text.as_bytes());
         // Without retries of unknown outcomes: one message is stored at most once.
@@ -116,6 +153,9 @@ async fn produce(client: Client, topic: String, who: u64, shared: Arc<Shared>) {
                 locked(&shared.ledger).refused(&text);
             }
             Err(_) => {}
+        }
+        if !shared.pace.pause.is_zero() {
+            tokio::time::sleep(shared.pace.pause).await;
         }
     }
 }

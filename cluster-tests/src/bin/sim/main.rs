@@ -2,7 +2,8 @@
 //!
 //! `sim --seed N` runs three nodes (the code that `imprint serve` runs, behind other seams) and two
 //! producers. Meanwhile the leader of the partition is killed, everything that its disk had not
-//! synced is dropped, and it is started again. At the end every acknowledged message must stand at
+//! synced is dropped, and it is started again; later the front of the log is trimmed. With `--flip-bit` one
+//! bit of what the dead node had synced is flipped before it starts. At the end every acknowledged message must stand at
 //! its offset on every node, with the same bytes everywhere, and nothing that nobody sent.
 //!
 //! The history (what was asked, answered and done, with simulated times) goes to stdout, so that
@@ -18,12 +19,16 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let Some(seed) = seed_argument() else {
-        eprintln!("usage: sim --seed NUMBER [--break-sync]");
+        eprintln!("usage: sim --seed NUMBER [--break-sync] [--flip-bit]");
         return ExitCode::from(2);
     };
-    let broken = std::env::args().any(|arg| arg == "--break-sync");
+    let has = |flag: &str| std::env::args().any(|arg| arg == flag);
+    let faults = scenario::Faults {
+        lying_disk: has("--break-sync"),
+        flipped_bit: has("--flip-bit"),
+    };
     seams::make_deterministic(seed);
-    match scenario::run(seed, broken) {
+    match scenario::run(seed, faults) {
         Ok(history) => {
             history.iter().for_each(|line| println!("{line}"));
             ExitCode::SUCCESS

@@ -1,14 +1,15 @@
-//! What happens in a run: three nodes, two producers, one killed leader, one audit.
+//! What happens in a run: three nodes, two producers, one killed leader, one trim, one audit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use imprint_client::{
-    BatchBuilder, BatchLimits, Client, ClientOptions, Message, NewTopic, ProducerBatch,
-    SendOptions, v1,
+    BatchBuilder, BatchLimits, Client, ClientOptions, Message, NewTopic, Position, ProducerBatch,
+    SendOptions, TrimTopic, v1,
 };
 use imprint_cluster_tests::audit::{Ledger, audit};
 use imprint_node::config::{HostPort, NodeConfig};
@@ -33,6 +34,23 @@ const DOWN_FOR: Duration = Duration::from_secs(3);
 const LONGEST_RUN: Duration = Duration::from_secs(300);
 /// For each of the waits below: the cluster must get well within this, in simulated time.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Payloads are filled up to this many bytes, so that a run fills several segments.
+const PAYLOAD_BYTES: usize = 2000;
+/// The smallest segments that a topic may have.
+const SEGMENT_BYTES: &str = "64KiB";
+/// After this message the first producer trims everything below [`TRIM_BEFORE`].
+const TRIM_AFTER: u64 = 50;
+const TRIM_BEFORE: u64 = 35;
+
+/// What is done to the disks besides the power cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Faults {
+    /// Disks claim to have synced what they haven't: the positive control, in which the audit has to fail.
+    pub lying_disk: bool,
+    /// One bit of what the killed node had synced is flipped while it is down.
+    pub flipped_bit: bool,
+}
 
 /// A run whose audit failed, or that didn't finish.
 pub struct Failure {
@@ -61,11 +79,10 @@ fn note(world: &Shared, line: String) {
         .push(format!("{at:>12} us  {line}"));
 }
 
-/// Runs a seed. `broken` gives nodes a disk that claims to have synced what it hasn't: the positive
-/// control, in which the audit has to fail.
-pub fn run(seed: u64, broken: bool) -> Result<Vec<String>, Failure> {
+/// Runs a seed.
+pub fn run(seed: u64, faults: Faults) -> Result<Vec<String>, Failure> {
     let world: Shared = Rc::default();
-    let result = simulate(seed, broken, &world);
+    let result = simulate(seed, faults, &world);
     let history = world.borrow().history.clone();
     match result {
         Ok(()) => Ok(history),
@@ -76,7 +93,7 @@ pub fn run(seed: u64, broken: bool) -> Result<Vec<String>, Failure> {
     }
 }
 
-fn simulate(seed: u64, broken: bool, world: &Shared) -> turmoil::Result {
+fn simulate(seed: u64, faults: Faults, world: &Shared) -> turmoil::Result {
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
         .simulation_duration(LONGEST_RUN)
@@ -86,7 +103,7 @@ fn simulate(seed: u64, broken: bool, world: &Shared) -> turmoil::Result {
         .tcp_capacity(4096)
         .build();
     let disks: BTreeMap<&str, SimDisk> = NODES.map(|name| (name, SimDisk::new())).into();
-    if broken {
+    if faults.lying_disk {
         disks.values().for_each(lie_about_syncs);
     }
     for (n, name) in (1..).zip(NODES) {
@@ -100,7 +117,7 @@ fn simulate(seed: u64, broken: bool, world: &Shared) -> turmoil::Result {
     }
     let driver_world = Rc::clone(world);
     sim.client("driver", drive(seed, driver_world));
-    run_to_end(&mut sim, &disks, seed, world)
+    run_to_end(&mut sim, &disks, seed, faults, world)
 }
 
 /// Steps the simulation and carries out the kill that the producers ask for.
@@ -108,6 +125,7 @@ fn run_to_end(
     sim: &mut turmoil::Sim<'_>,
     disks: &BTreeMap<&str, SimDisk>,
     seed: u64,
+    faults: Faults,
     world: &Shared,
 ) -> turmoil::Result {
     let mut down: Option<(String, Duration)> = None;
@@ -119,6 +137,10 @@ fn run_to_end(
             world.borrow_mut().history.push(line);
             sim.crash(name.as_str());
             disks[name.as_str()].crash(seed, Loss::DropAll);
+            if faults.flipped_bit {
+                let line = flip_bit(&disks[name.as_str()], seed)?;
+                world.borrow_mut().history.push(line);
+            }
             down = Some((name, sim.elapsed() + DOWN_FOR));
         }
         if let Some((name, until)) = &down
@@ -135,6 +157,23 @@ fn run_to_end(
             return Ok(());
         }
     }
+}
+
+/// Flips a bit in the front half of the partition's first segment, which was synced long ago.
+fn flip_bit(disk: &SimDisk, seed: u64) -> std::io::Result<String> {
+    let files = disk.files();
+    let of_topic = |path: &&PathBuf| {
+        let text = path.to_string_lossy();
+        text.ends_with(".seg") && !text.contains("groups/00000000000000000000/")
+    };
+    let path = files.iter().find(of_topic);
+    let path = path.ok_or_else(|| std::io::Error::other("the topic has no segment yet"))?;
+    let written = disk.contents(path)?;
+    let end = written.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+    let at =
+        usize::try_from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1).unwrap_or(0) % (end / 2);
+    disk.rewrite(path, |bytes| bytes[at] ^= 1)?;
+    Ok(format!("flip a bit of byte {at} of {}", path.display()))
 }
 
 fn lie_about_syncs(disk: &SimDisk) {
@@ -182,7 +221,7 @@ async fn drive(seed: u64, world: Shared) -> turmoil::Result {
             name: TOPIC.into(),
             partitions: 1,
             replication: 3,
-            settings: Default::default(),
+            settings: [("segment_bytes".to_owned(), SEGMENT_BYTES.to_owned())].into(),
         })
         .await?;
     note(
@@ -216,7 +255,8 @@ async fn wait_ready(client: &Client) -> turmoil::Result {
 }
 
 fn payload(seed: u64, who: u64, sequence: u64) -> String {
-    format!("seed {seed} producer {who} message {sequence}")
+    let text = format!("seed {seed} producer {who} message {sequence} ");
+    format!("{text:.<PAYLOAD_BYTES$}")
 }
 
 fn batch_of(payload: &str) -> Result<ProducerBatch, Box<dyn std::error::Error>> {
@@ -246,9 +286,27 @@ async fn produce(seed: u64, who: u64, world: Shared) -> turmoil::Result {
                 format!("producer {who} got for {sequence}: {error}"),
             ),
         }
+        if (who, sequence) == (1, TRIM_AFTER) {
+            trim(&client, &world).await;
+        }
     }
     world.borrow_mut().finished += 1;
     Ok(())
+}
+
+/// The front of the log goes, or the answer says why not.
+async fn trim(client: &Client, world: &Shared) {
+    world.borrow_mut().ledger.allow_trims();
+    let trim = TrimTopic {
+        topic: TOPIC.into(),
+        partitions: Vec::new(),
+        before: Position::Offset(TRIM_BEFORE),
+        dry_run: false,
+    };
+    match client.admin().trim_topic(trim).await {
+        Ok(trimmed) => note(world, format!("trimmed: {trimmed:?}")),
+        Err(error) => note(world, format!("not trimmed: {error}")),
+    }
 }
 
 fn acknowledged(world: &Shared, who: u64, sequence: u64, text: &str, reply: &v1::SendResponse) {

@@ -23,6 +23,7 @@ use super::fitness::Unfit;
 use super::group::Group;
 use super::groups::Groups;
 use super::inbound::Lane;
+use super::repair;
 use super::types::{AppRecord, Entry, StoredMembership, decode_membership};
 use crate::rpc::{ConnInfo, Replier, methods, status};
 
@@ -61,6 +62,19 @@ impl RaftDispatcher {
             methods::TRANSFER_LEADER => self.transfer(payload, reply),
             methods::QUIESCE => self.quiesce(payload, reply),
             methods::GROUP_STATE => self.group_state(payload, reply),
+            methods::READ_LOG => {
+                tokio::spawn(repair::read_log(Arc::clone(&self.groups), payload, reply));
+            }
+            methods::SEGMENT_DIGESTS => {
+                tokio::spawn(repair::segment_digests(
+                    Arc::clone(&self.groups),
+                    payload,
+                    reply,
+                ));
+            }
+            methods::READ_CUT => {
+                tokio::spawn(repair::read_cut(Arc::clone(&self.groups), payload, reply));
+            }
             _ => return Err((payload, reply)),
         }
         Ok(())

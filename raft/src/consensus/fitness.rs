@@ -4,11 +4,6 @@
 //! Reasons are independent of each other; the replica campaigns again when the last one is gone. An unfit replica that
 //! leads already is asked to hand over by whoever found the reason.
 
-#![allow(
-    dead_code,
-    reason = "the repair of holes and the recovery from failed syncs set these"
-)]
-
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::group::Group;

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::fitness::Fitness;
 use super::machine::GroupMachine;
+use super::store::OnDamage;
 use super::types::{AppRecord, Applied, TypeConfig};
 use crate::journal::{Journal, RollSettings, VoidOutcome};
 
@@ -89,6 +90,8 @@ pub struct Group {
     pub(crate) sleep: Sleep,
     /// Whether it may lead.
     pub(crate) fitness: Fitness,
+    /// What reads do that meet damage.
+    pub(crate) on_damage: watch::Sender<OnDamage>,
 }
 
 /// Whether the group is quiesced, and since when it could be.
@@ -360,6 +363,15 @@ impl Group {
             }
             None => false,
         }
+    }
+
+    /// Stops the Raft tasks; those that wait for a repair stop waiting.
+    pub(crate) async fn stop(&self) {
+        self.on_damage.send_replace(OnDamage::Stop);
+        // What waits for room would hold up the core.
+        self.journal.stop_waiting();
+        // A core that panicked has stopped too.
+        let _ = self.raft.shutdown().await;
     }
 
     /// Ends a quiesced group's sleep; the first write of a leader then renews its lease.

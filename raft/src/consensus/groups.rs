@@ -21,12 +21,14 @@ use super::fitness::Fitness;
 use super::group::{Group, Sleep};
 use super::machine::{GroupMachine, Machine};
 use super::network::GroupNetwork;
-use super::store::{LogStore, offloaded};
+use super::repair::{Down, DownGroup, RepairCounts, RepairStats};
+use super::scrub::ScrubConfig;
+use super::store::{LogStore, OnDamage, offloaded};
 use super::suspect::Suspects;
 use crate::disk::Io;
-use crate::journal::{Journal, JournalConfig, OpenError};
+use crate::journal::{BadRange, Journal, JournalConfig, OpenError, Rescue};
 use crate::rpc::PeerTable;
-use crate::statelog::StateLog;
+use crate::statelog::{Record, StateLog};
 
 /// Timing and limits that all groups of a node share.
 #[derive(Debug, Clone)]
@@ -40,6 +42,8 @@ pub struct GroupsConfig {
     pub quiesce_after: Duration,
     /// Bytes of each group's newest batches kept in memory.
     pub tail_cache_bytes: u64,
+    /// How fast sealed segments are read again.
+    pub scrub: ScrubConfig,
 }
 
 impl Default for GroupsConfig {
@@ -50,6 +54,7 @@ impl Default for GroupsConfig {
             election_timeout_max: Duration::from_millis(1200),
             quiesce_after: Duration::from_secs(5),
             tail_cache_bytes: 4 << 20,
+            scrub: ScrubConfig::default(),
         }
     }
 }
@@ -77,6 +82,9 @@ pub struct GroupSpec {
 pub enum OpenGroupError {
     #[error("group {group}: {source}")]
     Journal { group: u64, source: OpenError },
+    /// It opens by itself once what is damaged was fetched from other replicas.
+    #[error("group {group}: {reason}; it waits for its repair")]
+    Damaged { group: u64, reason: String },
     #[error(
         "group {group}: this directory belongs to replica {found}, not to replica {expected}; \
          a replica id is never given to another disk"
@@ -103,6 +111,12 @@ pub struct Groups {
     pub(crate) suspects: Arc<Suspects>,
     raft_config: Arc<Config>,
     open: RwLock<BTreeMap<u64, Arc<Group>>>,
+    /// Groups that did not open because of damage.
+    down: RwLock<BTreeMap<u64, Arc<Down>>>,
+    /// Counts replicas that opened.
+    opened: watch::Sender<u64>,
+    /// What was repaired and scrubbed.
+    pub(crate) repairs: RepairStats,
     /// Serialises open and drop, which take several steps.
     changes: Mutex<()>,
 }
@@ -140,6 +154,9 @@ impl Groups {
             suspects: Arc::new(suspects),
             raft_config: Arc::new(raft_config),
             open: RwLock::new(BTreeMap::new()),
+            down: RwLock::new(BTreeMap::new()),
+            opened: watch::Sender::new(0),
+            repairs: RepairStats::default(),
             changes: Mutex::new(()),
         });
         let weak = Arc::downgrade(&groups);
@@ -156,26 +173,84 @@ impl Groups {
         self.open.read().get(&group_id).cloned()
     }
 
+    /// Waits until a replica is open.
+    pub async fn wait_open(&self, group_id: u64) -> Arc<Group> {
+        let mut opened = self.opened.subscribe();
+        loop {
+            if let Some(group) = self.get(group_id) {
+                return group;
+            }
+            // The sender is in this registry.
+            if opened.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// All open replicas, by group id.
     pub fn all(&self) -> Vec<Arc<Group>> {
         self.open.read().values().cloned().collect()
     }
 
+    pub(crate) fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// What was repaired and scrubbed since the start.
+    pub fn repair_counts(&self) -> RepairCounts {
+        self.repairs.counts()
+    }
+
+    /// A group that did not open because of damage.
+    pub(crate) fn down(&self, group_id: u64) -> Option<Arc<Down>> {
+        self.down.read().get(&group_id).cloned()
+    }
+
+    pub(crate) fn all_down(&self) -> Vec<Arc<Down>> {
+        self.down.read().values().cloned().collect()
+    }
+
+    pub(crate) fn forget_down(&self, group_id: u64) {
+        self.down.write().remove(&group_id);
+    }
+
+    /// The groups that wait for their repair.
+    pub fn down_groups(&self) -> Vec<DownGroup> {
+        self.all_down().iter().map(|down| down.describe()).collect()
+    }
+
     /// Opens a replica; an open one is returned as it is.
+    ///
+    /// # Errors
+    /// With [`OpenGroupError::Damaged`] the replica is repaired in the background and then opened.
     pub async fn open_group(&self, spec: GroupSpec) -> Result<Arc<Group>, OpenGroupError> {
         let _one_at_a_time = self.changes.lock().await;
         if let Some(group) = self.get(spec.group_id) {
             return Ok(group);
         }
+        if let Some(down) = self.down(spec.group_id) {
+            let DownGroup { group, state, .. } = down.describe();
+            return Err(OpenGroupError::Damaged {
+                group,
+                reason: state,
+            });
+        }
         let group = self.start(spec).await?;
         self.open.write().insert(group.id, Arc::clone(&group));
+        self.opened.send_modify(|count| *count += 1);
         Ok(group)
     }
 
     async fn start(&self, spec: GroupSpec) -> Result<Arc<Group>, OpenGroupError> {
         let id = spec.group_id;
         self.check_marker(id, spec.replica_id).await?;
-        let journal = self.open_journal(&spec).await?;
+        let journal = match self.open_journal(&spec).await {
+            Err(OpenGroupError::Journal {
+                source: OpenError::Corrupt(bad),
+                ..
+            }) => return Err(self.take_down(spec, bad).await),
+            opened => opened?,
+        };
         let (commit_tx, commit) = watch::channel(0);
         let machine = GroupMachine::new(self.io.clone(), &journal, spec.machine, commit_tx)
             .map_err(|source| OpenGroupError::Io { group: id, source })?;
@@ -183,7 +258,8 @@ impl Groups {
             group: id,
             peers: Arc::clone(&self.peers),
         };
-        let store = LogStore::new(Arc::clone(&journal));
+        let on_damage = watch::Sender::new(OnDamage::Fail);
+        let store = LogStore::new(Arc::clone(&journal), on_damage.subscribe());
         let config = self.config_of(id);
         let raft = Raft::new(spec.replica_id, config, network, store, machine)
             .await
@@ -191,6 +267,7 @@ impl Groups {
                 group: id,
                 reason: e.to_string(),
             })?;
+        on_damage.send_replace(OnDamage::Wait);
         let group = Arc::new(Group {
             id,
             replica: spec.replica_id,
@@ -199,6 +276,7 @@ impl Groups {
             commit,
             sleep: Sleep::new(),
             fitness: Fitness::default(),
+            on_damage,
         });
         self.doubt(&group);
         if let Some(delay) = spec.bootstrap_delay {
@@ -222,6 +300,29 @@ impl Groups {
             enable_elect: false,
             ..Config::clone(&self.raft_config)
         })
+    }
+
+    /// Keeps a damaged group for its repair.
+    async fn take_down(&self, spec: GroupSpec, bad: BadRange) -> OpenGroupError {
+        let group = spec.group_id;
+        let reason = OpenError::Corrupt(bad).to_string();
+        let (io, state) = (self.io.clone(), Arc::clone(&self.state));
+        let dir = self.group_dir(group);
+        let rescue = offloaded(&self.io, move || Rescue::open(io, dir, state, group)).await;
+        match rescue {
+            Ok(Ok(rescue)) => {
+                tracing::error!(group, %reason, "a damaged group stays down until it is repaired");
+                let down = Down::new(spec, self.node_id, rescue);
+                self.down.write().insert(group, down);
+                OpenGroupError::Damaged { group, reason }
+            }
+            Ok(Err(source)) => OpenGroupError::Journal { group, source },
+            Err(source) => OpenGroupError::Io { group, source },
+        }
+    }
+
+    pub(crate) fn group_dir(&self, group: u64) -> PathBuf {
+        self.data_dir.join("groups").join(format!("{group:020}"))
     }
 
     /// A replica that was created here keeps its id; another id on the same files is refused.
@@ -249,7 +350,7 @@ impl Groups {
             tail_cache_bytes: self.config.tail_cache_bytes,
             ..JournalConfig::default()
         };
-        let dir = self.data_dir.join("groups").join(format!("{group:020}"));
+        let dir = self.group_dir(group);
         let io = self.io.clone();
         let state = Arc::clone(&self.state);
         offloaded(&self.io, move || {
@@ -263,13 +364,11 @@ impl Groups {
     /// Stops a replica and deletes what it stored.
     pub async fn drop_group(&self, group_id: u64) -> Result<(), OpenGroupError> {
         let _one_at_a_time = self.changes.lock().await;
+        self.forget_down(group_id);
         let Some(group) = self.open.write().remove(&group_id) else {
-            return Ok(());
+            return self.drop_closed(group_id).await;
         };
-        // What waits for room would hold up the core.
-        group.journal.stop_waiting();
-        // A core that panicked has stopped too.
-        let _ = group.raft.shutdown().await;
+        group.stop().await;
         let journal = Arc::clone(&group.journal);
         journal
             .drop_group()
@@ -278,6 +377,26 @@ impl Groups {
                 group: group_id,
                 source,
             })
+    }
+
+    /// Deletes what a replica stored that isn't open: its state first, so that nothing of it votes again.
+    async fn drop_closed(&self, group: u64) -> Result<(), OpenGroupError> {
+        let wrap = |source| OpenGroupError::Io { group, source };
+        if self.state.group(group).is_some() {
+            let dropped = self.state.append_synced(vec![Record::Dropped { group }]);
+            dropped.await.map_err(wrap)?;
+        }
+        let (disk, dir) = (Arc::clone(&self.io.disk), self.group_dir(group));
+        offloaded(&self.io, move || {
+            if !disk.exists(&dir)? {
+                return Ok(());
+            }
+            disk.remove_dir_all(&dir)?;
+            disk.sync_dir(crate::disk::parent(&dir)?)
+        })
+        .await
+        .and_then(|removed| removed)
+        .map_err(wrap)
     }
 
     pub(crate) fn flush_marks(&self) {
@@ -289,7 +408,7 @@ impl Groups {
         let _one_at_a_time = self.changes.lock().await;
         let groups = std::mem::take(&mut *self.open.write());
         let stops = groups.values().map(|group| async {
-            let _ = group.raft.shutdown().await;
+            group.stop().await;
             group.journal.close().await
         });
         for result in futures_util::future::join_all(stops).await {

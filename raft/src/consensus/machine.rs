@@ -201,6 +201,12 @@ fn resume_point(journal: &Journal) -> io::Result<(Option<LogId>, StoredMembershi
     Ok((Some(log_id(committed)), membership))
 }
 
+/// A snapshot's bytes, as in its file.
+pub(crate) fn encode_snapshot(snapshot: &SnapshotOf) -> Bytes {
+    let record = SnapshotRecord::new(&snapshot.meta, snapshot.snapshot.clone());
+    envelope::encode_checked(&record)
+}
+
 impl SnapshotRecord {
     fn into_snapshot(self) -> io::Result<SnapshotOf> {
         let membership = decode_membership(self.membership).map_err(io::Error::other)?;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::{OptionalSend, impls};
+use tokio::sync::watch;
 
 use super::types::{Entry, LogId, TypeConfig, Vote, from_journal, log_id, log_pos, to_journal};
 use crate::disk::Io;
@@ -24,19 +25,48 @@ use crate::journal::{Journal, StoredEntry, VoteRecord};
 /// The most that one AppendEntries carries, unless a single batch is larger. Bytes.
 pub(crate) const APPEND_ENTRIES_MAX_BYTES: u64 = 1 << 20;
 
+/// What a read does that meets damage: openraft takes a failed read for the end of the replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnDamage {
+    /// Fails: while the replica starts, so that it is repaired first.
+    Fail,
+    /// Waits for the repair.
+    Wait,
+    /// Fails: the replica stops.
+    Stop,
+}
+
 /// Log storage and log reader of one group; clones share the journal.
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
     journal: Arc<Journal>,
+    on_damage: watch::Receiver<OnDamage>,
 }
 
 impl LogStore {
-    pub(crate) fn new(journal: Arc<Journal>) -> Self {
-        LogStore { journal }
+    pub(crate) fn new(journal: Arc<Journal>, on_damage: watch::Receiver<OnDamage>) -> Self {
+        LogStore { journal, on_damage }
     }
 
+    /// Reads entries; waits where they are damaged until they are repaired.
     async fn read(&self, from: u64, to: u64, max_bytes: u64) -> io::Result<Vec<Entry>> {
-        let stored = read_entries(&self.journal, from, to, max_bytes).await?;
+        let mut damage = self.journal.watch_damage();
+        let mut on_damage = self.on_damage.clone();
+        let stored = loop {
+            damage.borrow_and_update();
+            match read_entries(&self.journal, from, to, max_bytes).await {
+                Err(_)
+                    if *on_damage.borrow_and_update() == OnDamage::Wait
+                        && self.journal.is_damaged() =>
+                {
+                    tokio::select! {
+                        _ = damage.changed() => {}
+                        _ = on_damage.changed() => {}
+                    }
+                }
+                read => break read?,
+            }
+        };
         stored
             .into_iter()
             .map(|entry| from_journal(entry).map_err(io::Error::other))

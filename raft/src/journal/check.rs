@@ -95,6 +95,34 @@ impl Journal {
         read.ok()?.map(|digest| digest.as_segment_digest())
     }
 
+    /// The kept digests of sealed segments from the one at `from_offset` on, at most `max` of them. Blocks: reads a small file
+    /// for each.
+    pub fn kept_digests(&self, from_offset: u64, max: usize) -> Vec<SegmentDigest> {
+        let segments = self.segments().into_iter();
+        let sealed = segments.filter(|s| s.sealed && s.base_offset >= from_offset);
+        let digests = sealed.filter_map(|segment| self.known_digest(segment.base_offset));
+        digests.take(max).collect()
+    }
+
+    /// Marks a sealed segment whose every batch checks as not the one that belongs here: other replicas agree on other
+    /// bytes. Blocks.
+    pub fn mark_foreign(&self, base_offset: u64) -> Result<(), CheckError> {
+        let sealed = self.sealed_segment(base_offset)?;
+        let range = BadRange {
+            path: sealed.segment.path(),
+            segment_base: base_offset,
+            from_byte: 0,
+            to_byte: None,
+            from_offset: base_offset,
+            to_offset: sealed.end_offset,
+            kind: DamageKind::Foreign,
+            found: "a majority of the replicas holds other bytes: an old or foreign copy"
+                .to_owned(),
+        };
+        Companion::Digest.remove(self.io.disk.as_ref(), &sealed.segment.path())?;
+        self.conclude(&sealed, None, None, vec![range])
+    }
+
     /// The digest of a freshly sealed segment, in the background.
     pub(super) fn digest_sealed(self: &Arc<Self>, segment: &Arc<Segment>) {
         let (journal, base) = (Arc::clone(self), segment.name.base_offset);

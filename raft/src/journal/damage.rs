@@ -421,6 +421,11 @@ impl Journal {
         self.damage.all()
     }
 
+    /// Whether any range is.
+    pub fn is_damaged(&self) -> bool {
+        self.damage.any.load(Ordering::Acquire)
+    }
+
     /// Changes with every change of [`Journal::damage`].
     pub fn watch_damage(&self) -> watch::Receiver<u64> {
         self.damage.changes.subscribe()

@@ -31,9 +31,15 @@ pub const CONTROLLER: u32 = 31;
 pub const HEALTH_REPORT: u32 = 32;
 /// Checksums of a replica's bytes, to compare replicas.
 pub const DIGEST: u32 = 33;
+/// Batches of a log, for a replica that can't read its own.
+pub const READ_LOG: u32 = 34;
+/// Digests of the sealed segments that a replica has checked.
+pub const SEGMENT_DIGESTS: u32 = 35;
+/// Where a leader's log begins, for a replica whose whole log is below.
+pub const READ_CUT: u32 = 36;
 
 /// Every method with its name in logs and metrics, in order of id.
-pub const TABLE: [(u32, &str); 14] = [
+pub const TABLE: [(u32, &str); 17] = [
     (HELLO, "hello"),
     (PING, "ping"),
     (APPEND_ENTRIES, "append_entries"),
@@ -48,6 +54,9 @@ pub const TABLE: [(u32, &str); 14] = [
     (CONTROLLER, "controller"),
     (HEALTH_REPORT, "health_report"),
     (DIGEST, "digest"),
+    (READ_LOG, "read_log"),
+    (SEGMENT_DIGESTS, "segment_digests"),
+    (READ_CUT, "read_cut"),
 ];
 
 /// The method's row in [`TABLE`], if it has one.
@@ -67,7 +76,12 @@ mod tests {
     #[test]
     fn ids_are_pinned_and_in_order() {
         let ids: Vec<u32> = TABLE.iter().map(|(id, _)| *id).collect();
-        assert_eq!(ids, [1, 2, 10, 11, 12, 13, 14, 15, 16, 20, 30, 31, 32, 33]);
+        assert_eq!(
+            ids,
+            [
+                1, 2, 10, 11, 12, 13, 14, 15, 16, 20, 30, 31, 32, 33, 34, 35, 36
+            ]
+        );
     }
 
     #[test]

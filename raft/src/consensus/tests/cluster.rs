@@ -49,6 +49,7 @@ pub(super) struct TestNode {
     pub(super) groups: Arc<Groups>,
     pub(super) peers: Arc<PeerTable>,
     address: String,
+    background: tokio::task::JoinSet<()>,
     _server: RpcServer,
 }
 
@@ -107,7 +108,9 @@ impl TestNode {
             state,
         )
         .expect("consistent timing");
-        tokio::spawn(Arc::clone(&groups).run());
+        let mut background = tokio::task::JoinSet::new();
+        background.spawn(Arc::clone(&groups).run());
+        background.spawn(Arc::clone(&groups).repair());
         let dispatcher = TestDispatcher {
             hello,
             raft: RaftDispatcher::new(Arc::clone(&groups)),
@@ -117,6 +120,7 @@ impl TestNode {
             groups,
             peers,
             address,
+            background,
             _server: server,
         }
     }
@@ -125,7 +129,8 @@ impl TestNode {
 /// Nodes 1..=n, all knowing each other.
 pub(super) struct TestCluster {
     pub(super) nodes: BTreeMap<u64, TestNode>,
-    _dir: TempDir,
+    config: GroupsConfig,
+    dir: TempDir,
 }
 
 impl TestCluster {
@@ -153,12 +158,12 @@ impl TestCluster {
                 }
             }
         }
-        TestCluster { nodes, _dir: dir }
+        TestCluster { nodes, config, dir }
     }
 
     /// Ends a node's replicas and starts the node anew, at another address, on the same directory with the I/O given.
     pub(super) async fn restart(&mut self, id: u64, config: GroupsConfig, io: Io) {
-        let path = self._dir.path().join(id.to_string());
+        let path = self.dir.path().join(id.to_string());
         let node = TestNode::start(id, &path, io, config).await;
         for (other, peer) in &self.nodes {
             if *other != id {
@@ -166,6 +171,27 @@ impl TestCluster {
                 peer.peers.add(NodeId(id), node.address.clone());
                 node.peers.add(NodeId(*other), peer.address.clone());
             }
+        }
+        self.nodes.insert(id, node);
+    }
+
+    /// Ends a node at once. Its files stay.
+    pub(super) async fn kill(&mut self, id: u64) {
+        let mut node = self.nodes.remove(&id).expect("it runs");
+        node.background.abort_all();
+        for group in node.groups.all() {
+            group.stop().await;
+        }
+        node.peers.close();
+    }
+
+    /// Starts a node again on its files.
+    pub(super) async fn revive(&mut self, id: u64, io: Io) {
+        let path = self.dir.path().join(id.to_string());
+        let node = TestNode::start(id, &path, io, self.config.clone()).await;
+        for (other, peer) in &self.nodes {
+            node.peers.add(NodeId(*other), peer.address.clone());
+            peer.peers.add(NodeId(id), node.address.clone());
         }
         self.nodes.insert(id, node);
     }
@@ -185,7 +211,7 @@ impl TestCluster {
         opened.expect("its own replica")
     }
 
-    fn spec(&self, group_id: u64, node: u64) -> GroupSpec {
+    pub(super) fn spec(&self, group_id: u64, node: u64) -> GroupSpec {
         GroupSpec {
             group_id,
             replica_id: 100 + node,

@@ -32,7 +32,14 @@ impl StoreBuilder<TypeConfig, LogStore, GroupMachine, TempDir> for RealFiles {
         let (commit, _) = watch::channel(0);
         let machine = GroupMachine::new(io, &journal, Box::new(NoMachine), commit)
             .expect("a fresh journal has a resume point");
-        Ok((dir, LogStore::new(Arc::clone(&journal)), machine))
+        Ok((
+            dir,
+            LogStore::new(
+                Arc::clone(&journal),
+                tokio::sync::watch::channel(super::super::store::OnDamage::Fail).1,
+            ),
+            machine,
+        ))
     }
 }
 

@@ -3,5 +3,7 @@
 mod cluster;
 mod conformance;
 mod durability;
+mod power;
+mod repair;
 mod replication;
 mod suspect;

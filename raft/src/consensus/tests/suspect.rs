@@ -87,7 +87,7 @@ async fn a_replica_whose_sync_failed_neither_leads_nor_votes_until_a_leader_brou
         .await;
     let suspect = cluster.open_on(follower, GROUP).await;
     assert!(suspect.is_unfit(Unfit::Suspect) && !suspect.may_lead());
-    let term = suspect.epoch();
+    let term = suspect.journal().vote().map_or(0, |vote| vote.term);
     tokio::time::sleep(config.election_timeout_max * 2).await;
     assert_eq!(suspect.epoch(), term, "it campaigned");
 

@@ -269,6 +269,16 @@ impl Rescue {
         all
     }
 
+    /// First kept offset, as the state log has it.
+    pub fn start_offset(&self) -> u64 {
+        self.kept.start_offset
+    }
+
+    /// Offset below which everything was synced here.
+    pub fn end_offset(&self) -> u64 {
+        self.kept.must_have()
+    }
+
     /// Begins a mend for each gap. Blocks; reads the damaged segments.
     pub fn mends(&self) -> Result<Vec<Mend>, MendError> {
         self.gaps.iter().map(|gap| self.mend(gap)).collect()

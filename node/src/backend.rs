@@ -173,12 +173,43 @@ pub trait Replica: Send + Sync {
     async fn change_roll(&self, roll: RollSettings, deadline: Instant) -> Result<(), ProposeError>;
     /// Digest of the bytes from the start up to `upto`, an offset that ends a batch.
     async fn digest(&self, upto: u64) -> Result<LogDigest, ReadError>;
+    /// What of the log is damaged here; it is being fetched from other replicas.
+    fn damage(&self) -> Vec<DamagedRange>;
     /// Hands leadership to some other replica's node; true if it was asked to take over.
     async fn step_down(&self) -> bool;
     /// Hands leadership to the replica on `node`; true if it was asked to take over.
     async fn step_down_to(&self, node: NodeId) -> bool;
     /// The nodes of the replicas that vote.
     fn voter_nodes(&self) -> Vec<NodeId>;
+}
+
+/// Offsets of which this node's bytes are bad or missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedRange {
+    pub from_offset: u64,
+    /// The offset after the last.
+    pub to_offset: u64,
+    /// The file, and what was found in it.
+    pub found: String,
+}
+
+impl std::fmt::Display for DamagedRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "offsets {}..{}: {}",
+            self.from_offset, self.to_offset, self.found
+        )
+    }
+}
+
+/// A replica that is closed until it was repaired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownReplica {
+    pub group: GroupId,
+    pub damage: Vec<DamagedRange>,
+    /// What is being done about it, or why nothing helps yet.
+    pub state: String,
 }
 
 /// What it takes to open a replica.
@@ -207,6 +238,8 @@ pub trait Replicas: Send + Sync {
     fn open_groups(&self) -> Vec<GroupId>;
     /// The groups that have something stored here, open or not, without the controller's.
     fn stored_groups(&self) -> Vec<GroupId>;
+    /// The replicas that are closed until they were repaired, the controller's among them.
+    fn down(&self) -> Vec<DownReplica>;
     async fn open(&self, replica: OpenReplica) -> Result<(), ReplicaError>;
     /// Closes a replica, if it is open, and removes what it stored.
     async fn remove(&self, group: GroupId) -> Result<(), ReplicaError>;

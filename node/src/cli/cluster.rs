@@ -97,6 +97,12 @@ fn described(status: &v1::GetStatusResponse) -> String {
         ]);
     }
     text.push_str(&table.render());
+    if !status.problems.is_empty() {
+        text.push_str("\nproblems\n");
+    }
+    for problem in &status.problems {
+        text.push_str(&format!("  {problem}\n"));
+    }
     text
 }
 
@@ -142,5 +148,6 @@ fn status_value(status: &v1::GetStatusResponse) -> Value {
         "partitions": status.partitions,
         "partitions_without_leader": status.partitions_without_leader,
         "nodes": nodes,
+        "problems": status.problems,
     })
 }

@@ -42,6 +42,8 @@ pub(super) fn check(written: &Written, problems: &mut Vec<ConfigError>) -> NodeC
             disk_hard_floor: reader.optional_size("storage.disk_hard_floor"),
             slow_sync: reader.duration("storage.slow_sync"),
             stuck_sync: reader.duration("storage.stuck_sync"),
+            scrub_bytes_per_second: reader.size("storage.scrub_bytes_per_second"),
+            scrub_interval: reader.duration("storage.scrub_interval"),
         },
         limits: reader.limits(),
         shutdown_grace: reader.duration("shutdown.grace"),

@@ -289,6 +289,18 @@ pub const KEYS: &[Key] = &[
         "A write or sync that has been under way for this long ends the process with exit code 13.",
     ),
     key(
+        "storage.scrub_bytes_per_second",
+        size(0, 10 * GIB),
+        "16MiB",
+        "The most that is read in a second to find damage in sealed segments before somebody needs them; 0 switches it off.",
+    ),
+    key(
+        "storage.scrub_interval",
+        duration(SECOND, 90 * 24 * 3600 * SECOND),
+        "7d",
+        "Every sealed segment is read again within this time, as far as the rate allows.",
+    ),
+    key(
         "limits.max_batch_bytes",
         size(256, 64 * MIB),
         "4190208",

@@ -86,6 +86,8 @@ pub struct StorageConfig {
     pub disk_hard_floor: Option<u64>,
     pub slow_sync: Duration,
     pub stuck_sync: Duration,
+    pub scrub_bytes_per_second: u64,
+    pub scrub_interval: Duration,
 }
 
 /// Bounds of what clients may ask for and hold; bytes unless the name says otherwise.

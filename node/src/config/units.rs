@@ -53,6 +53,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         "s" => 1_000_000,
         "m" => 60_000_000,
         "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
         _ => return Err(UnitError::Duration),
     };
     number
@@ -88,7 +89,13 @@ pub fn format_size(bytes: u64) -> String {
 /// Writes a duration with the largest unit that divides it.
 pub fn format_duration(duration: Duration) -> String {
     let micros = duration.as_micros();
-    for (factor, unit) in [(1_000_000, "s"), (1_000, "ms")] {
+    const UNITS: [(u128, &str); 4] = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
+    ];
+    for (factor, unit) in UNITS {
         if micros >= factor && micros.is_multiple_of(factor) {
             return format!("{}{unit}", micros / factor);
         }
@@ -199,7 +206,7 @@ mod tests {
     fn a_duration_needs_its_unit() {
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("250"), Err(UnitError::Duration));
-        assert_eq!(parse_duration("1d"), Err(UnitError::Duration));
+        assert_eq!(parse_duration("1w"), Err(UnitError::Duration));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
     failure::Failure,
     forward::{
         CallContext,
-        ops::{Op, ReplicaDetails, ReplicaQuery, ReplicaState},
+        ops::{DamageWire, Op, ReplicaDetails, ReplicaQuery, ReplicaState},
     },
     retention::{NextDeletion, Retention},
 };
@@ -191,6 +191,7 @@ fn describe_replica(
             synced_offset: state.synced,
             bytes: state.bytes,
             segments: state.segments,
+            damaged: state.damaged.iter().map(damaged_range).collect(),
             ..unknown
         },
         Err(failure) => v1::ReplicaDescription {
@@ -198,5 +199,13 @@ fn describe_replica(
             error: failure.to_string(),
             ..unknown
         },
+    }
+}
+
+fn damaged_range(range: &DamageWire) -> v1::DamagedRange {
+    v1::DamagedRange {
+        from_offset: range.from_offset,
+        to_offset: range.to_offset,
+        found: range.found.clone(),
     }
 }

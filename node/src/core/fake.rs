@@ -45,6 +45,8 @@ pub struct GroupState {
     pub trims: Vec<u64>,
     /// Nodes whose commit point stands still.
     pub lagging: BTreeSet<u64>,
+    /// Nodes that can't read what they stored.
+    pub damaged: BTreeSet<u64>,
     /// The next proposal is answered with this.
     pub fail_next: Option<ProposeError>,
     commits: BTreeMap<u64, watch::Sender<u64>>,
@@ -232,6 +234,9 @@ impl Replica for FakeReplica {
             let start = state.start;
             return Err(ReadError::BelowStart { offset, start });
         }
+        if state.damaged.contains(&self.node) {
+            return Err(ReadError::Corrupt(format!("offset {offset}")));
+        }
         let mut read = ReadBatches {
             next_offset: offset,
             ..ReadBatches::default()
@@ -312,6 +317,10 @@ impl Replica for FakeReplica {
         })
     }
 
+    fn damage(&self) -> Vec<DamagedRange> {
+        Vec::new()
+    }
+
     async fn step_down(&self) -> bool {
         false
     }
@@ -352,6 +361,10 @@ impl Replicas for FakeNode {
 
     fn stored_groups(&self) -> Vec<GroupId> {
         self.open_groups()
+    }
+
+    fn down(&self) -> Vec<DownReplica> {
+        Vec::new()
     }
 
     async fn open(&self, replica: OpenReplica) -> Result<(), ReplicaError> {

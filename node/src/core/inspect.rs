@@ -6,21 +6,27 @@ use super::{
     route::{Effect, linearize_failure},
 };
 use crate::{
-    backend::Replica,
+    backend::{DamagedRange, Replica},
     failure::{Failure, Reason},
     forward::{
         CallContext,
-        ops::{Op, ReplicaState},
+        ops::{DamageWire, Op, ReplicaState},
     },
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use imprint_proto::{envelope, ids::NodeId, v1};
+use imprint_proto::{
+    envelope,
+    ids::{GroupId, NodeId},
+    v1,
+};
 use std::{fmt::Write as _, sync::Arc};
 use tokio::time::Instant;
 
 /// Questions to other nodes on behalf of one call, at a time.
 pub(super) const QUESTIONS_AT_A_TIME: usize = 32;
+/// Problems that one answer lists.
+const MAX_PROBLEMS: usize = 100;
 
 pub(super) fn decode_state(bytes: Bytes) -> Result<ReplicaState, Failure> {
     envelope::decode(bytes).map_err(Failure::internal)
@@ -41,7 +47,21 @@ pub(super) fn state_of(replica: &dyn Replica) -> ReplicaState {
         bytes,
         segments,
         details: None,
+        damaged: replica.damage().into_iter().map(damage_wire).collect(),
     }
+}
+
+fn damage_wire(range: DamagedRange) -> DamageWire {
+    DamageWire {
+        from_offset: range.from_offset,
+        to_offset: range.to_offset,
+        found: range.found,
+    }
+}
+
+fn join(ranges: &[DamagedRange]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+    ranges.join("; ")
 }
 
 /// Lower-case hex.
@@ -211,7 +231,64 @@ impl Core {
             partitions_without_leader: leaderless.count() as u64,
             ready: not_ready.is_none(),
             not_ready_reason: not_ready.unwrap_or_default(),
+            problems: self.problems(),
         }
+    }
+
+    /// What an operator should know of this node though the cluster works.
+    fn problems(&self) -> Vec<String> {
+        let replicas = &self.parts.replicas;
+        let down = replicas.down();
+        let mut problems: Vec<String> = down
+            .iter()
+            .map(|down| {
+                let ranges = join(&down.damage);
+                format!(
+                    "{} is closed: {ranges}; {}",
+                    self.named(down.group),
+                    down.state
+                )
+            })
+            .collect();
+        let mut open = replicas.open_groups();
+        open.push(CONTROLLER);
+        for group in open {
+            let damage = self
+                .replica(group)
+                .map(|replica| replica.damage())
+                .unwrap_or_default();
+            if !damage.is_empty() {
+                let ranges = join(&damage);
+                problems.push(format!(
+                    "{} is damaged, being repaired: {ranges}",
+                    self.named(group)
+                ));
+            }
+        }
+        problems.truncate(MAX_PROBLEMS);
+        problems
+    }
+
+    /// Damaged ranges of open replicas, and replicas that are closed because of damage.
+    pub(crate) fn damage_for_metrics(&self) -> (u64, u64) {
+        let replicas = &self.parts.replicas;
+        let mut open = replicas.open_groups();
+        open.push(CONTROLLER);
+        let open = open.into_iter().filter_map(|group| self.replica(group));
+        let ranges: usize = open.map(|replica| replica.damage().len()).sum();
+        (ranges as u64, replicas.down().len() as u64)
+    }
+
+    /// A group as people know it.
+    fn named(&self, group: GroupId) -> String {
+        let node = self.node_id();
+        let state = self.controller();
+        let found = state.topics.values().find_map(|topic| {
+            let mut partitions = topic.partitions.iter();
+            let index = partitions.position(|partition| partition.partition_id == group.0)?;
+            Some(format!("node {node}'s replica of {}/{index}", topic.name))
+        });
+        found.unwrap_or_else(|| format!("node {node}'s replica of group {group}"))
     }
 
     pub(crate) fn is_alive(&self, node: NodeId) -> bool {

@@ -122,10 +122,15 @@ impl Core {
 
     pub(super) fn open_replica(&self, group: GroupId) -> Result<Arc<dyn Replica>, Failure> {
         self.replica(group).ok_or_else(|| {
-            let message = format!(
-                "node {} has no open replica of group {group}",
-                self.node_id()
-            );
+            let node = self.node_id();
+            let down = self.parts.replicas.down();
+            let message = match down.iter().find(|down| down.group == group) {
+                Some(down) => format!(
+                    "node {node}'s replica of group {group} is damaged and waits for its repair: {}",
+                    down.state
+                ),
+                None => format!("node {node} has no open replica of group {group}"),
+            };
             Failure::new(Reason::ReplicaNotOpen, message)
         })
     }

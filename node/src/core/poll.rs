@@ -1,7 +1,8 @@
 //! Reading committed batches, at once or when there are some.
 //!
 //! Any replica serves, only below its own commit point. The answer holds whole batches as they are
-//! stored, from the one that has the asked offset; nothing is cut or encoded again.
+//! stored, from the one that has the asked offset; nothing is cut or encoded again. What is damaged
+//! here is served by another replica, unless this one was asked for by name.
 //!
 //! | asked offset | on the leader | on another replica |
 //! |---|---|---|
@@ -49,8 +50,10 @@ impl Core {
             return self.poll_at(NodeId(node), &found, request, context).await;
         }
         let mut tries = 0;
+        let mut damaged_at = Vec::new();
+        let mut target = self.read_target(&found, tries);
         loop {
-            let result = match self.read_target(&found, tries) {
+            let result = match target {
                 Some(node) if node == self.node_id() => {
                     self.poll_here(&found, &request, context).await
                 }
@@ -61,15 +64,28 @@ impl Core {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
+            tries += 1;
+            if failure.reason == Reason::Corrupt {
+                // A hole here is no hole elsewhere; when all have it, that is the answer.
+                damaged_at.extend(target);
+                target = found
+                    .nodes()
+                    .into_iter()
+                    .find(|node| !damaged_at.contains(node));
+                if target.is_none() {
+                    return Err(failure);
+                }
+                continue;
+            }
             let elsewhere = matches!(
                 failure.reason,
                 Reason::PeerUnreachable | Reason::ReplicaNotOpen | Reason::NoLeader
             );
-            tries += 1;
             if !elsewhere || Instant::now() + PAUSE >= context.deadline {
                 return Err(failure);
             }
             tokio::time::sleep(PAUSE).await;
+            target = self.read_target(&found, tries);
         }
     }
 

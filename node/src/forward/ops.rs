@@ -74,6 +74,19 @@ envelope! {
         /// Where they were asked for.
         #[since(1)]
         details: Option<ReplicaDetails> = None,
+        /// What is damaged there.
+        #[since(1)]
+        damaged: Vec<DamageWire> = Vec::new(),
+    }
+}
+
+envelope! {
+    /// Offsets of which a replica's bytes are bad or missing.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct DamageWire: version 0, compat 0 {
+        from_offset: u64,
+        to_offset: u64,
+        found: String,
     }
 }
 

@@ -143,6 +143,7 @@ impl Collector for NodeCollector {
             .replica_for_metrics(CONTROLLER)
             .is_some_and(|replica| replica.is_leader());
         let (disk, hard) = (core.parts.room.own(), core.parts.room.hard_bytes());
+        let (damaged, down) = core.damage_for_metrics();
         let gauges = [
             (
                 "disk_free_bytes",
@@ -173,6 +174,16 @@ impl Collector for NodeCollector {
                 "disk_slow",
                 "1 while a write or sync has been under way for too long",
                 u64::from(disk.slow),
+            ),
+            (
+                "damaged_ranges",
+                "Ranges of offsets that are damaged here and wait for their repair",
+                damaged,
+            ),
+            (
+                "replicas_down",
+                "Replicas that are closed because of damage until they were repaired",
+                down,
             ),
             ("peers_alive", "Other nodes that give a sign of life", alive),
             (

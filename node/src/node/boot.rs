@@ -11,7 +11,7 @@ use crate::{
     reconciler, retention,
 };
 use imprint_proto::ids::NodeId;
-use imprint_raft::consensus::{GroupSpec, Groups};
+use imprint_raft::consensus::{GroupSpec, Groups, OpenGroupError};
 use std::{sync::Arc, time::Duration};
 
 /// One try to register; elections may take a part of it.
@@ -71,6 +71,11 @@ impl Boot {
         };
         match self.groups.open_group(spec).await {
             Ok(_) => Ok(()),
+            // It opens once it was repaired from the other replicas; nothing can be known before.
+            Err(OpenGroupError::Damaged { group, .. }) => {
+                self.groups.wait_open(group).await;
+                Ok(())
+            }
             Err(error) => Err(NodeError::Replication(error.to_string())),
         }
     }

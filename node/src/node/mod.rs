@@ -24,7 +24,7 @@ use crate::{
     room::{RoomBoard, monitor::Monitor},
 };
 use imprint_raft::{
-    consensus::{Groups, GroupsConfig, RaftDispatcher},
+    consensus::{Groups, GroupsConfig, RaftDispatcher, ScrubConfig},
     disk::Io,
     meta::{MetaError, MetaStore, SledMeta},
     rpc::{Hello, HelloSource, PeerTable, Refusal, RpcConfig, RpcServer, TableParts},
@@ -175,9 +175,11 @@ impl Node {
             .observe_syncs(move |took| metrics.synced(took));
         let stats = Arc::clone(peers.stats());
         let io = seams.io.clone();
+        let repairs = Arc::clone(&groups);
         let counts = Box::new(move || {
             let mut counts = replication::counts(&stats);
             counts.extend(replication::disk_counts(&io));
+            counts.extend(replication::repair_counts(&repairs));
             counts
         });
         let collector = NodeCollector::new(Arc::downgrade(&core), counts);
@@ -194,6 +196,8 @@ impl Node {
         let (failed_tx, failed) = watch::channel(None);
         let mut background = JoinSet::new();
         background.spawn(Arc::clone(&groups).run());
+        background.spawn(Arc::clone(&groups).repair());
+        background.spawn(Arc::clone(&groups).scrub(Arc::clone(&storage.meta)));
         background.spawn(Arc::clone(&formation).discover());
         let monitor = Monitor {
             io: seams.io.clone(),
@@ -338,6 +342,10 @@ fn groups_config(config: &NodeConfig) -> GroupsConfig {
         election_timeout_min: config.raft.election_timeout_min,
         election_timeout_max: config.raft.election_timeout_max,
         tail_cache_bytes: config.storage.tail_cache_bytes,
+        scrub: ScrubConfig {
+            bytes_per_second: config.storage.scrub_bytes_per_second,
+            interval: config.storage.scrub_interval,
+        },
         ..GroupsConfig::default()
     }
 }

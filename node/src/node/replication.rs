@@ -17,7 +17,7 @@ use imprint_proto::{
 use imprint_raft::{
     consensus::{self, Group, GroupSpec, Groups, NoMachine},
     disk::Io,
-    journal::{self, Journal, SegmentInfo},
+    journal::{self, BadRange, Journal, SegmentInfo},
     rpc::{CallOptions, Class, PeerTable, RpcError, RpcStats, methods, stats::PeerStats},
     statelog::StateLog,
 };
@@ -46,6 +46,14 @@ impl RaftReplica {
             .await
             .map_err(|error| ReadError::Io(error.to_string()))?
             .map_err(read_error)
+    }
+}
+
+fn damaged_range(bad: BadRange) -> DamagedRange {
+    DamagedRange {
+        from_offset: bad.from_offset,
+        to_offset: bad.to_offset,
+        found: format!("{}: {}", bad.path.display(), bad.found),
     }
 }
 
@@ -248,6 +256,14 @@ impl Replica for RaftReplica {
         })
     }
 
+    fn damage(&self) -> Vec<DamagedRange> {
+        self.journal()
+            .damage()
+            .into_iter()
+            .map(damaged_range)
+            .collect()
+    }
+
     async fn step_down(&self) -> bool {
         if !self.is_leader() {
             return false;
@@ -315,6 +331,16 @@ impl Replicas for RaftReplicas {
     fn stored_groups(&self) -> Vec<GroupId> {
         let ids = self.state.groups().into_iter().map(GroupId);
         ids.filter(|id| id.0 != 0).collect()
+    }
+
+    fn down(&self) -> Vec<DownReplica> {
+        let down = self.groups.down_groups().into_iter();
+        down.map(|down| DownReplica {
+            group: GroupId(down.group),
+            damage: down.ranges.into_iter().map(damaged_range).collect(),
+            state: down.state,
+        })
+        .collect()
     }
 
     async fn open(&self, replica: OpenReplica) -> Result<(), ReplicaError> {
@@ -436,6 +462,43 @@ pub(super) fn disk_counts(io: &Io) -> Vec<(&'static str, &'static str, u64)> {
             "disk_no_space",
             "Writes that found no space",
             io.space.hits(),
+        ),
+    ]
+}
+
+/// The counters of repair and scrub, for the metrics page.
+pub(super) fn repair_counts(groups: &Groups) -> Vec<(&'static str, &'static str, u64)> {
+    let counts = groups.repair_counts();
+    vec![
+        (
+            "segments_repaired",
+            "Damaged segments repaired from other replicas",
+            counts.segments_repaired,
+        ),
+        (
+            "repair_bytes_fetched",
+            "Bytes fetched from other replicas for repairs",
+            counts.bytes_fetched,
+        ),
+        (
+            "repair_failures",
+            "Repairs that did not succeed and are tried again",
+            counts.failures,
+        ),
+        (
+            "segments_scrubbed",
+            "Sealed segments that were read again and checked",
+            counts.segments_scrubbed,
+        ),
+        (
+            "scrub_bytes",
+            "Bytes read by the scrub",
+            counts.bytes_scrubbed,
+        ),
+        (
+            "scrub_findings",
+            "Segments that the scrub found damaged",
+            counts.scrub_findings,
         ),
     ]
 }

@@ -57,7 +57,7 @@ pub enum BatchError {
 ///
 /// Header and blob are kept apart, so that stamping leaves the blob where the socket put it; a
 /// vectored write puts them together. The frames tile the blob, always.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StampedBatch {
     header: BatchHeader,
     header_bytes: Bytes,
@@ -73,6 +73,13 @@ impl PartialEq for StampedBatch {
 }
 
 impl Eq for StampedBatch {}
+
+/// The header, not the payloads: they may be large and are nobody's business in a log.
+impl std::fmt::Debug for StampedBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StampedBatch").field(&self.header).finish()
+    }
+}
 
 impl StampedBatch {
     /// The end of stamping: the fields are final, the blob was admitted.

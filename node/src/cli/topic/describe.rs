@@ -117,6 +117,13 @@ fn replica_row(
     replica: &v1::ReplicaDescription,
 ) -> [String; 10] {
     let state = match (replica.reachable, replica.error.as_str()) {
+        (true, "") if !replica.damaged.is_empty() => {
+            let ranges = replica.damaged.iter();
+            let ranges: Vec<String> = ranges
+                .map(|range| format!("{}..{}", range.from_offset, range.to_offset))
+                .collect();
+            format!("damaged, being repaired: offsets {}", ranges.join(", "))
+        }
         (true, "") => "ok".to_owned(),
         (false, "") => "unreachable".to_owned(),
         (_, error) => error.to_owned(),
@@ -169,6 +176,14 @@ fn partition_value(partition: &v1::PartitionDescription) -> Value {
     })
 }
 
+fn damaged_value(range: &v1::DamagedRange) -> Value {
+    json!({
+        "from_offset": range.from_offset,
+        "to_offset": range.to_offset,
+        "found": range.found,
+    })
+}
+
 fn replica_value(replica: &v1::ReplicaDescription) -> Value {
     json!({
         "replica_id": replica.replica_id,
@@ -181,5 +196,6 @@ fn replica_value(replica: &v1::ReplicaDescription) -> Value {
         "synced_offset": replica.synced_offset,
         "bytes": replica.bytes,
         "segments": replica.segments,
+        "damaged": replica.damaged.iter().map(damaged_value).collect::<Value>(),
     })
 }

@@ -251,3 +251,28 @@ async fn many_waiting_polls_leave_room_for_other_calls() {
     }
     assert!(started.elapsed() < Duration::from_millis(300));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_damaged_here_is_served_by_another_replica() {
+    let cluster = with_topic().await;
+    let core = cluster.core(1);
+    core.send(send(batch(4)), &context()).await.expect("sent");
+    cluster.group(1).state.lock().damaged = BTreeSet::from([1, 2]);
+    let answer = core.poll(poll(At::Offset(0)), &context()).await;
+    let answer = answer.expect("node 3 has it");
+    assert_eq!(answer.next_offset, 4);
+    assert_eq!(answer.served_by.map(|node| node.node_id), Some(3));
+    // Asked for by name, the damage is the answer; so it is when nobody has the bytes.
+    let by_name = v1::PollRequest {
+        at_node: Some(1),
+        ..poll(At::Offset(0))
+    };
+    let failure: Failure = core.poll(by_name, &context()).await.expect_err("damaged");
+    assert_eq!(failure.reason, Reason::Corrupt);
+    cluster.group(1).state.lock().damaged.insert(3);
+    let failure = core.poll(poll(At::Offset(0)), &context()).await;
+    assert_eq!(
+        failure.expect_err("damaged everywhere").reason,
+        Reason::Corrupt
+    );
+}

@@ -31,6 +31,19 @@ const MIN_WAIT: Duration = Duration::from_millis(50);
 /// Calls under way when the same is asked of many partitions.
 const ASK_AT_ONCE: usize = 16;
 
+/// What a consumer does where the messages that come next for it were trimmed away meanwhile, or were
+/// gone already when it began at an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnTrimmed {
+    /// Ends with the error, which has the offsets that are there.
+    #[default]
+    Fail,
+    /// Goes on with the first kept message.
+    Start,
+    /// Goes on behind what is there.
+    End,
+}
+
 /// What a consumer reads and how.
 #[derive(Debug, Clone)]
 pub struct ConsumerOptions {
@@ -48,6 +61,8 @@ pub struct ConsumerOptions {
     pub buffer_bytes: u32,
     /// Longest wait of one poll at the end of a partition. Default 5 s.
     pub max_wait: Duration,
+    /// What to do about messages that are gone. Default: fail.
+    pub on_trimmed: OnTrimmed,
 }
 
 impl Default for ConsumerOptions {
@@ -60,6 +75,7 @@ impl Default for ConsumerOptions {
             poll_bytes: 4 << 20,
             buffer_bytes: 64 << 20,
             max_wait: Duration::from_secs(5),
+            on_trimmed: OnTrimmed::Fail,
         }
     }
 }
@@ -140,6 +156,8 @@ pub struct Fetched {
     pub next_offset: u64,
     /// Node that answered, 0 if unsaid.
     pub served_by: u64,
+    /// Offsets passed over just before these records, because they were trimmed away.
+    pub skipped: u64,
     from: u64,
     below: u64,
     batches: Vec<StampedBatch>,
@@ -269,6 +287,7 @@ impl Client {
                 position: options.from,
                 until: options.until.get(&partition).copied(),
                 poll,
+                on_trimmed: options.on_trimmed,
             };
             tasks.spawn(reader.run(sender.clone()));
         }
@@ -323,6 +342,7 @@ struct Reader {
     position: Position,
     until: Option<u64>,
     poll: PollOptions,
+    on_trimmed: OnTrimmed,
 }
 
 impl Reader {
@@ -345,10 +365,14 @@ impl Reader {
     }
 
     async fn fetch(&mut self) -> Result<Fetched, ConsumeError> {
-        let reply = self
+        let polled = self
             .client
             .poll(&self.topic, self.partition, self.position, self.poll)
-            .await?;
+            .await;
+        let reply = match polled {
+            Ok(reply) => reply,
+            Err(error) => return self.reset(error),
+        };
         let from = match self.position {
             Position::Offset(offset) => offset,
             _ => reply.position_offset,
@@ -364,9 +388,36 @@ impl Reader {
             commit_offset: reply.commit_offset,
             next_offset,
             served_by: served_by.node_id,
+            skipped: 0,
             from,
             below: self.until.unwrap_or(u64::MAX),
             batches,
+        })
+    }
+
+    /// Goes on elsewhere if what comes next was trimmed away, and says how much is passed over.
+    fn reset(&mut self, error: ClientError) -> Result<Fetched, ConsumeError> {
+        let (Position::Offset(from), Some((start, end))) = (self.position, error.offsets()) else {
+            return Err(error.into());
+        };
+        let next_offset = match self.on_trimmed {
+            // Above the log nothing was trimmed: the position is wrong.
+            _ if from >= start => return Err(error.into()),
+            OnTrimmed::Fail => return Err(error.into()),
+            OnTrimmed::Start => start,
+            OnTrimmed::End => end.max(start),
+        };
+        self.position = Position::Offset(next_offset);
+        Ok(Fetched {
+            partition: self.partition,
+            start_offset: start,
+            commit_offset: end,
+            next_offset,
+            served_by: 0,
+            skipped: next_offset - from,
+            from: next_offset,
+            below: self.until.unwrap_or(u64::MAX),
+            batches: Vec::new(),
         })
     }
 

@@ -37,7 +37,9 @@ mod routes;
 pub use admin::{Admin, NewTopic, TrimTopic};
 pub use ambient::{Ambient, SystemAmbient};
 pub use client::{Client, ConnectError, PollOptions, Position, SendOptions};
-pub use consumer::{ConsumeError, Consumer, ConsumerOptions, Fetched, Record, records_of};
+pub use consumer::{
+    ConsumeError, Consumer, ConsumerOptions, Fetched, OnTrimmed, Record, records_of,
+};
 pub use details::{FieldViolation, LeaderHint};
 pub use dial::{BoxStream, ByteStream, Dial, TcpDial};
 pub use error::{CONNECTION_LOST, ClientError, NO_ANSWER, Outcome, UNREACHABLE};

@@ -250,12 +250,24 @@ pub struct ConsumeArgs {
     /// Read from this node's replicas
     #[arg(long, value_name = "NODE")]
     pub at: Option<u64>,
+    /// What to do where the next messages were trimmed away: go on at the first that is kept (and say
+    /// how many are skipped), go on behind the last, or fail
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTrimmed::Start)]
+    pub on_trimmed: OnTrimmed,
     /// How to write a message
     #[arg(long, short = 'f', value_name = "TEMPLATE")]
     pub format: Option<String>,
     /// What to write behind each payload; \n \r \t \0 \\ \xHH are understood, '' writes nothing
     #[arg(long, default_value = "\\n", value_name = "TEXT", value_parser = units::Delimiter::parse)]
     pub delimiter: units::Delimiter,
+}
+
+/// What `consume` does about messages that are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnTrimmed {
+    Start,
+    End,
+    Fail,
 }
 
 /// `imprint cluster`.

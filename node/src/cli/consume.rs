@@ -3,12 +3,12 @@
 //! The consumer's tasks poll and verify on the runtime's threads; this one writes. It blocks on a
 //! slow reader, which is what holds the tasks back: they fetch only as far ahead as their bound.
 
-use super::args::{ConsumeArgs, Format};
+use super::args::{ConsumeArgs, Format, OnTrimmed};
 use super::context::{Context, interrupted};
 use super::exit::CliError;
 use super::output::{self, say};
 use super::template::Template;
-use super::time::{format_micros, now_micros};
+use super::time::{StartAt, format_micros, now_micros};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::FutureExt;
@@ -80,6 +80,10 @@ async fn copy(
         if !fetched.batches().is_empty() {
             progressed = Instant::now();
         }
+        if fetched.skipped > 0 {
+            progressed = Instant::now();
+            say(&skipped_line(&fetched));
+        }
         if write_all(style, &args.topic, &fetched, &mut left, out)?.is_break() {
             return Ok(());
         }
@@ -92,13 +96,49 @@ async fn options(context: &Context, args: &ConsumeArgs) -> Result<ConsumerOption
         true => ends(context, args).await?,
         false => BTreeMap::new(),
     };
+    if let StartAt::Offset(from) = args.from {
+        check_within(context, args, from, &until).await?;
+    }
     Ok(ConsumerOptions {
         partitions: args.partition.clone(),
         from: args.from.position(now_micros()),
         until,
         at_node: args.at,
+        on_trimmed: match args.on_trimmed {
+            OnTrimmed::Start => imprint_client::OnTrimmed::Start,
+            OnTrimmed::End => imprint_client::OnTrimmed::End,
+            OnTrimmed::Fail => imprint_client::OnTrimmed::Fail,
+        },
         ..ConsumerOptions::default()
     })
+}
+
+/// A start above an end is a mistake: nothing between them would be read, and that in silence.
+async fn check_within(
+    context: &Context,
+    args: &ConsumeArgs,
+    from: u64,
+    until: &BTreeMap<u32, u64>,
+) -> Result<(), CliError> {
+    let Some((partition, end)) = until.iter().find(|(_, end)| from > **end) else {
+        return Ok(());
+    };
+    let asked = [*partition];
+    let offsets = context.client.offsets(&args.topic, &asked, args.at).await?;
+    let start = offsets.first().map_or(0, |one| one.start_offset);
+    Err(CliError::AboveEnd {
+        partition: *partition,
+        offset: from,
+        start,
+        end: *end,
+    })
+}
+
+fn skipped_line(fetched: &Fetched) -> String {
+    format!(
+        "warning: partition {}: {} offsets were skipped, they are trimmed away; going on at offset {}",
+        fetched.partition, fetched.skipped, fetched.next_offset
+    )
 }
 
 /// Where each partition ends: behind everything acknowledged before now, as its leader confirms.

@@ -64,6 +64,20 @@ pub enum CliError {
         /// Its path.
         path: String,
     },
+    /// Reading was to start above the end.
+    #[error(
+        "offset {offset} of partition {partition} is above the end; the log holds offsets {start}..{end}"
+    )]
+    AboveEnd {
+        /// The partition.
+        partition: u32,
+        /// What was asked for.
+        offset: u64,
+        /// First kept offset.
+        start: u64,
+        /// First offset that isn't acknowledged.
+        end: u64,
+    },
     /// A wait was over before what was waited for.
     #[error("{0}")]
     NotInTime(String),
@@ -123,9 +137,11 @@ impl CliError {
             CliError::Refused { reason, .. } => status_of_reason(reason),
             CliError::Several { status, .. } => *status,
             CliError::Interrupted => ExitStatus::Interrupted,
-            CliError::Produce(_) | CliError::Io(_) | CliError::File { .. } | CliError::Declined => {
-                ExitStatus::Failed
-            }
+            CliError::Produce(_)
+            | CliError::Io(_)
+            | CliError::File { .. }
+            | CliError::AboveEnd { .. }
+            | CliError::Declined => ExitStatus::Failed,
         }
     }
 
@@ -179,6 +195,9 @@ impl CliError {
             return vec!["nothing was changed; --yes does it without asking".to_owned()];
         }
         let mut hints = self.call().map(call_hints).unwrap_or_default();
+        if let CliError::AboveEnd { start, end, .. } = self {
+            hints.push(from_hint(*start, *end));
+        }
         if let CliError::Produce(ProduceError::Call(error)) = self
             && error.outcome() == Outcome::Unknown
         {
@@ -201,14 +220,16 @@ fn call_hints(error: &ClientError) -> Vec<String> {
         _ => {}
     }
     if let Some((start, end)) = error.offsets() {
-        hints.push(format!(
-            "--from start begins at {start}, --from end at {end}"
-        ));
+        hints.push(from_hint(start, end));
     }
     if error.reason() == Some("OUTCOME_UNKNOWN") {
         hints.push("it is unknown whether the write took effect".to_owned());
     }
     hints
+}
+
+fn from_hint(start: u64, end: u64) -> String {
+    format!("--from start begins at {start}, --from end at {end}")
 }
 
 /// The stable reason, or the code's name where the server gave none.

@@ -2,6 +2,9 @@
 //!
 //! The comparison is online: replicas go on appending above the point. A replica that can't be
 //! asked makes the partition's result "not equal" with the reason, because nothing was shown.
+//!
+//! Replicas delete trimmed segments each in its own time. So what is compared begins at the highest
+//! start among them: the segments from there on must be the same, one by one.
 
 use super::{
     Core,
@@ -147,18 +150,98 @@ fn compare(replicas: &[v1::ReplicaDigest]) -> String {
     let Some((first, rest)) = replicas.split_first() else {
         return "the partition has no replicas".into();
     };
-    let other = rest.iter().find(|replica| {
-        (replica.start_offset, &replica.digest) != (first.start_offset, &first.digest)
-    });
-    match other {
-        None => String::new(),
-        Some(other) if other.start_offset != first.start_offset => format!(
-            "node {} starts at offset {}, node {} at {}",
-            first.node_id, first.start_offset, other.node_id, other.start_offset
-        ),
-        Some(other) => format!(
-            "node {} has digest {}, node {} has {}",
-            first.node_id, first.digest, other.node_id, other.digest
-        ),
+    let starts = replicas.iter().map(|replica| replica.start_offset);
+    let from = starts.max().unwrap_or(0);
+    let problem = |other: &v1::ReplicaDigest| compare_two(first, other, from);
+    rest.iter().find_map(problem).unwrap_or_default()
+}
+
+/// What of two replicas differs from an offset on, at which a segment of both begins.
+fn compare_two(a: &v1::ReplicaDigest, b: &v1::ReplicaDigest, from: u64) -> Option<String> {
+    if a.start_offset == b.start_offset {
+        let differ = a.digest != b.digest;
+        return differ.then(|| {
+            let (digest_a, digest_b) = (&a.digest, &b.digest);
+            let (a, b) = (a.node_id, b.node_id);
+            format!("node {a} has digest {digest_a}, node {b} has {digest_b}")
+        });
+    }
+    let digests = |replica: &v1::ReplicaDigest| {
+        let kept = replica.segments.iter().filter(|s| s.end_offset > from);
+        let digests = kept.map(|s| (s.base_offset, s.end_offset, s.digest.clone()));
+        digests.collect::<Vec<_>>()
+    };
+    let (ours, theirs) = (digests(a), digests(b));
+    let differ = ours.iter().zip(&theirs).find(|(a, b)| a != b);
+    if let Some(((base, end, _), (other_base, other_end, _))) = differ {
+        return Some(format!(
+            "offsets {base}..{end} of node {} differ from offsets {other_base}..{other_end} of node {}",
+            a.node_id, b.node_id
+        ));
+    }
+    (ours.len() != theirs.len()).then(|| {
+        format!(
+            "from offset {from} on node {} has {} segments, node {} has {}",
+            a.node_id,
+            ours.len(),
+            b.node_id,
+            theirs.len()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica with segments of ten offsets from `start` up to `end`; `digest` tells the bytes.
+    fn replica(node_id: u64, start: u64, end: u64, digest: &str) -> v1::ReplicaDigest {
+        let bases = (start..end).step_by(10);
+        let segments = bases.map(|base| v1::SegmentDigest {
+            base_offset: base,
+            end_offset: (base + 10).min(end),
+            digest: format!("{digest}{base}"),
+            ..v1::SegmentDigest::default()
+        });
+        v1::ReplicaDigest {
+            node_id,
+            digest: format!("{digest}{start}"),
+            start_offset: start,
+            segments: segments.collect(),
+            ..v1::ReplicaDigest::default()
+        }
+    }
+
+    #[test]
+    fn what_only_some_have_deleted_yet_is_not_compared() {
+        let all = [
+            replica(1, 0, 45, "x"),
+            replica(2, 20, 45, "x"),
+            replica(3, 10, 45, "x"),
+        ];
+        assert_eq!(compare(&all), "");
+        let all = [replica(1, 0, 40, "x"), replica(2, 40, 40, "x")];
+        assert_eq!(compare(&all), "");
+    }
+
+    #[test]
+    fn what_all_have_must_be_the_same() {
+        let all = [replica(1, 0, 45, "x"), replica(2, 20, 45, "y")];
+        assert!(
+            compare(&all).contains("offsets 20..30 of node 1"),
+            "{}",
+            compare(&all)
+        );
+        let all = [replica(1, 10, 45, "x"), replica(2, 10, 45, "y")];
+        assert!(compare(&all).contains("digest"));
+        // Segments that end elsewhere.
+        let all = [replica(1, 0, 45, "x"), replica(2, 15, 45, "x")];
+        assert!(
+            compare(&all).contains("offsets 10..20 of node 1"),
+            "{}",
+            compare(&all)
+        );
+        let all = [replica(1, 0, 45, "x"), replica(2, 20, 25, "x")];
+        assert!(!compare(&all).is_empty());
     }
 }

@@ -24,8 +24,15 @@ fn script() -> Vec<Op> {
         Op::Trim,
         Op::Flush,
         Op::Truncate(2),
+        Op::Settings(700),
+        Op::Data(4),
+        Op::TrimBut(3),
+        Op::Settings(3_000),
+        Op::Data(3),
+        Op::Truncate(4),
         Op::Install(3),
         Op::Elected(4),
+        Op::TrimBut(0),
         Op::Vote,
         Op::PurgeBut(1),
     ]
@@ -79,6 +86,8 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Vote),
         2 => Just(Op::Flush),
         1 => (0_u64..5).prop_map(Op::Install),
+        1 => (400_u64..4_000).prop_map(Op::Settings),
+        1 => (0_u64..20).prop_map(Op::TrimBut),
     ]
 }
 

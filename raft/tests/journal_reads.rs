@@ -189,7 +189,7 @@ fn stamps_never_go_back_though_the_clock_does() {
 fn an_offset_that_would_wrap_becomes_a_void_entry() {
     let disk = SimDisk::new();
     let journal = open_sim(&disk, small()).journal;
-    now(journal.install_cut(at(1, 5), u64::MAX - 1, 0, None)).unwrap();
+    now(journal.install_cut(cut(at(1, 5), u64::MAX - 1, 0, None))).unwrap();
     let entry = NewEntry::Admit {
         pos: at(1, 6),
         batch: batch(1, 3, 1),
@@ -348,14 +348,17 @@ fn a_snapshots_cut_empties_a_log_that_is_behind_and_only_purges_one_that_is_not(
     let disk = SimDisk::new();
     let storage = two_terms(&disk);
     let (end, before) = (storage.journal.next_offset(), storage.journal.segments());
-    now(storage.journal.install_cut(at(3, 30), 1, 0, None)).unwrap();
+    now(storage.journal.install_cut(cut(at(3, 30), 1, 0, None))).unwrap();
     assert_eq!(storage.journal.purged(), Some(at(3, 30)));
     assert_eq!(
         (storage.journal.next_offset(), storage.journal.segments()),
         (end, before)
     );
     let members = Some((at(4, 50), bytes::Bytes::from_static(b"members")));
-    now(storage.journal.install_cut(at(4, 60), 500, 77, members)).unwrap();
+    now(storage
+        .journal
+        .install_cut(cut(at(4, 60), 500, 77, members)))
+    .unwrap();
     assert!(storage.journal.segments().is_empty());
     append_ok(&storage.journal, vec![admit(4, 61, 2)]);
     drop(storage);
@@ -460,7 +463,7 @@ fn the_bytes_in_the_segment_file_are_the_stamped_vector() {
         let state = StateLog::open(io.clone(), &dir.path().join("state")).unwrap();
         let path = dir.path().join("groups").join(format!("{group:020}"));
         let journal = Journal::open(io, path, state, group, JournalConfig::default()).unwrap();
-        now(journal.install_cut(at(1, 9), offset, 0, None)).unwrap();
+        now(journal.install_cut(cut(at(1, 9), offset, 0, None))).unwrap();
         let bytes = vector(&format!("{name}_producer.bin")).into();
         let batch = AdmittedBatch::admit(bytes, group, &BatchLimits::default()).unwrap();
         append_ok(

@@ -24,6 +24,7 @@ use super::group::Group;
 use super::groups::Groups;
 use super::inbound::Lane;
 use super::repair;
+use super::snapshot::Snap;
 use super::types::{AppRecord, Entry, StoredMembership, decode_membership};
 use crate::rpc::{ConnInfo, Replier, methods, status};
 
@@ -58,7 +59,7 @@ impl RaftDispatcher {
             methods::APPEND_ENTRIES => self.append(conn, payload, reply),
             methods::VOTE => self.vote(payload, reply, false),
             methods::PRE_VOTE => self.vote(payload, reply, true),
-            methods::SNAPSHOT => self.snapshot(payload, reply),
+            methods::SNAPSHOT => self.snapshot(conn, payload, reply),
             methods::TRANSFER_LEADER => self.transfer(payload, reply),
             methods::QUIESCE => self.quiesce(payload, reply),
             methods::GROUP_STATE => self.group_state(payload, reply),
@@ -173,7 +174,7 @@ impl RaftDispatcher {
         });
     }
 
-    fn snapshot(&self, payload: Bytes, reply: Replier) {
+    fn snapshot(&self, conn: &ConnInfo, payload: Bytes, reply: Replier) {
         let message: SnapshotMessage = match envelope::decode(payload) {
             Ok(message) => message,
             Err(e) => return reply.error(status::HANDLER_FAILED, &e.to_string()),
@@ -194,9 +195,14 @@ impl RaftDispatcher {
             meta,
             snapshot: message.body,
         };
+        if let Err(e) = Snap::received(&snapshot.meta, snapshot.snapshot.clone()) {
+            tracing::warn!(group = group.id(), peer = %conn.peer, error = %e, "refused a snapshot");
+            return reply.error(status::HANDLER_FAILED, &e.to_string());
+        }
         let vote = message.vote.vote();
         tokio::spawn(async move {
             group.wake();
+            let _under_way = group.installing.begin();
             match group.raft().install_full_snapshot(vote, snapshot).await {
                 Ok(response) => {
                     let response = VoteReply {

@@ -21,8 +21,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::fitness::Fitness;
+use super::keeper::KeeperTask;
 use super::machine::GroupMachine;
-use super::store::OnDamage;
+use super::store::{Installing, OnDamage};
 use super::types::{AppRecord, Applied, TypeConfig};
 use crate::journal::{Journal, RollSettings, VoidOutcome};
 
@@ -88,6 +89,10 @@ pub struct Group {
     pub(crate) journal: Arc<Journal>,
     pub(crate) commit: watch::Receiver<u64>,
     pub(crate) sleep: Sleep,
+    pub(super) installing: Installing,
+    /// The log is kept short by snapshots of the state, not by trims.
+    pub(super) keeps_state: bool,
+    pub(super) _keeper: KeeperTask,
     /// Whether it may lead.
     pub(crate) fitness: Fitness,
     /// What reads do that meet damage.
@@ -274,6 +279,10 @@ impl Group {
     ///
     /// The caller owns the deadline; when it passes, the trim may still happen.
     pub async fn trim(&self, upto: u64, deadline: Instant) -> Result<u64, ProposeError> {
+        if self.keeps_state {
+            let reason = "this log goes with the snapshots of its state".into();
+            return Err(ProposeError::Refused(reason));
+        }
         let (start, commit) = (self.journal.start_offset(), self.commit_offset());
         if self.is_leader() && upto > commit {
             return Err(ProposeError::TrimAboveCommit {
@@ -281,6 +290,9 @@ impl Group {
                 start,
                 commit,
             });
+        }
+        if self.is_leader() && upto <= start {
+            return Ok(start);
         }
         match self.write(|| AppRecord::Trim { upto }, deadline).await? {
             (_, Applied::Trimmed { start_offset }) => Ok(start_offset),

@@ -17,13 +17,15 @@ use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
 
 use super::bootstrap::Bootstrap;
+use super::catchup::CatchUpLimit;
 use super::fitness::Fitness;
 use super::group::{Group, Sleep};
-use super::machine::{GroupMachine, Machine};
+use super::keeper;
+use super::machine::{GroupMachine, Machine, ResumeError, SnapshotEvery};
 use super::network::GroupNetwork;
 use super::repair::{Down, DownGroup, RepairCounts, RepairStats};
 use super::scrub::ScrubConfig;
-use super::store::{LogStore, OnDamage, offloaded};
+use super::store::{Installing, LogStore, OnDamage, offloaded};
 use super::suspect::Suspects;
 use crate::disk::Io;
 use crate::journal::{BadRange, Journal, JournalConfig, OpenError, Rescue};
@@ -44,6 +46,14 @@ pub struct GroupsConfig {
     pub tail_cache_bytes: u64,
     /// How fast sealed segments are read again.
     pub scrub: ScrubConfig,
+    /// Bytes a second that are read from the disk for replicas that lag, all groups together; 0 is no limit. At the tail
+    /// nothing is read from the disk, and nothing limited.
+    pub catch_up_bytes_per_second: u64,
+    /// A group with a state takes a snapshot when its log has grown by this many bytes: about what a start replays in a
+    /// fraction of a second.
+    pub snapshot_after_bytes: u64,
+    /// As `snapshot_after_bytes`, for many small entries: their cost at a start is per entry.
+    pub snapshot_after_entries: u64,
 }
 
 impl Default for GroupsConfig {
@@ -55,6 +65,9 @@ impl Default for GroupsConfig {
             quiesce_after: Duration::from_secs(5),
             tail_cache_bytes: 4 << 20,
             scrub: ScrubConfig::default(),
+            catch_up_bytes_per_second: 64 << 20,
+            snapshot_after_bytes: 4 << 20,
+            snapshot_after_entries: 4096,
         }
     }
 }
@@ -94,6 +107,11 @@ pub enum OpenGroupError {
         found: u64,
         expected: u64,
     },
+    #[error(
+        "group {group}: {reason}; the log does not reach back to the state's beginning, so the state can't be rebuilt here: \
+         put the file back, or have the replica made anew from the others"
+    )]
+    Snapshot { group: u64, reason: String },
     #[error("group {group}: Raft did not start: {reason}")]
     Raft { group: u64, reason: String },
     #[error("group {group}: {source}")]
@@ -110,6 +128,7 @@ pub struct Groups {
     pub(crate) state: Arc<StateLog>,
     pub(crate) suspects: Arc<Suspects>,
     raft_config: Arc<Config>,
+    catch_up: Arc<CatchUpLimit>,
     open: RwLock<BTreeMap<u64, Arc<Group>>>,
     /// Groups that did not open because of damage.
     down: RwLock<BTreeMap<u64, Arc<Down>>>,
@@ -144,7 +163,9 @@ impl Groups {
             .validate()
             .map_err(|e| format!("the Raft timing is contradictory: {e}"))?;
         let suspects = Suspects::load(&io, &data_dir, || state.groups());
+        let catch_up = CatchUpLimit::new(config.catch_up_bytes_per_second);
         let groups = Arc::new(Groups {
+            catch_up,
             node_id,
             config,
             peers,
@@ -252,22 +273,40 @@ impl Groups {
             opened => opened?,
         };
         let (commit_tx, commit) = watch::channel(0);
-        let machine = GroupMachine::new(self.io.clone(), &journal, spec.machine, commit_tx)
-            .map_err(|source| OpenGroupError::Io { group: id, source })?;
+        let machine = self.resume(&journal, spec.machine, commit_tx).await?;
+        let keeps_state = machine.keeps_state();
         let network = GroupNetwork {
             group: id,
             peers: Arc::clone(&self.peers),
         };
         let on_damage = watch::Sender::new(OnDamage::Fail);
-        let store = LogStore::new(Arc::clone(&journal), on_damage.subscribe());
+        let installing = Installing::none();
+        let limit = Arc::clone(&self.catch_up);
+        let mut store = LogStore::new(
+            Arc::clone(&journal),
+            on_damage.subscribe(),
+            limit,
+            installing.clone(),
+        );
+        if !keeps_state {
+            store = store.without_replay();
+        }
         let config = self.config_of(id);
-        let raft = Raft::new(spec.replica_id, config, network, store, machine)
-            .await
-            .map_err(|e| OpenGroupError::Raft {
-                group: id,
-                reason: e.to_string(),
-            })?;
+        let raft = Raft::new(
+            spec.replica_id,
+            config,
+            network,
+            store.clone(),
+            machine.clone(),
+        )
+        .await
+        .map_err(|e| OpenGroupError::Raft {
+            group: id,
+            reason: e.to_string(),
+        })?;
+        store.set_open();
         on_damage.send_replace(OnDamage::Wait);
+        let keeper = keeper::spawn(raft.clone(), machine);
         let group = Arc::new(Group {
             id,
             replica: spec.replica_id,
@@ -275,6 +314,9 @@ impl Groups {
             journal,
             commit,
             sleep: Sleep::new(),
+            installing,
+            keeps_state,
+            _keeper: keeper,
             fitness: Fitness::default(),
             on_damage,
         });
@@ -323,6 +365,27 @@ impl Groups {
 
     pub(crate) fn group_dir(&self, group: u64) -> PathBuf {
         self.data_dir.join("groups").join(format!("{group:020}"))
+    }
+
+    async fn resume(
+        &self,
+        journal: &Arc<Journal>,
+        machine: Box<dyn Machine>,
+        commit: watch::Sender<u64>,
+    ) -> Result<GroupMachine, OpenGroupError> {
+        let group = journal.group();
+        let every = SnapshotEvery {
+            bytes: self.config.snapshot_after_bytes,
+            entries: self.config.snapshot_after_entries,
+        };
+        let opened = GroupMachine::open(journal, machine, every, commit).await;
+        opened.map_err(|error| match error {
+            ResumeError::Io(source) => OpenGroupError::Io { group, source },
+            other => OpenGroupError::Snapshot {
+                group,
+                reason: other.to_string(),
+            },
+        })
     }
 
     /// A replica that was created here keeps its id; another id on the same files is refused.

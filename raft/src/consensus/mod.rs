@@ -17,18 +17,21 @@
 //! This module must not know gRPC, topics, or how a segment looks on disk.
 
 mod bootstrap;
+mod catchup;
 pub(crate) mod codec;
 mod dispatch;
 mod fitness;
 mod group;
 mod groups;
 mod inbound;
-pub(crate) mod machine;
+mod keeper;
+mod machine;
 mod network;
 mod quiesce;
 mod repair;
 mod runtime;
 mod scrub;
+pub(crate) mod snapshot;
 mod store;
 mod suspect;
 mod types;

@@ -1,4 +1,5 @@
-//! What changes a log other than by appending: votes, truncation, purge, trim, the cut of a snapshot, closing, dropping.
+//! What changes a log other than by appending: votes, truncation, purge, trim, closing, dropping. The cut of a
+//! snapshot is in [`super::begin`].
 //!
 //! All of it passes through the writer's queue, so it finds everything before it written and synced.
 //!
@@ -12,13 +13,11 @@
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::segment::Segment;
 use super::writer::Work;
 use super::{Journal, LogPos, VoteRecord, failed_before};
 use crate::disk::{Disk, OpenMode};
-use crate::statelog::{CleanStop, Control, ControlKind, PendingCut, Record, drop_controls};
+use crate::statelog::{CleanStop, PendingCut, Record, drop_controls};
 
 impl Journal {
     /// Saves a vote, after everything appended before. Returns when it is synced.
@@ -55,28 +54,6 @@ impl Journal {
     pub async fn trim(self: &Arc<Self>, upto: u64) -> io::Result<()> {
         self.perform(vec![Work::Plan(Box::new(move |journal| {
             Ok(journal.plan_trim(upto))
-        }))])
-        .await
-    }
-
-    /// Makes this log begin behind a snapshot's cut: `upto` is the last entry below it, `next_offset` the first offset behind
-    /// it, `last_stamp_us` the stamp of the last batch before it, `membership` the one in force. A log that holds `upto`
-    /// already is only purged; any other is emptied.
-    pub async fn install_cut(
-        self: &Arc<Self>,
-        upto: LogPos,
-        next_offset: u64,
-        last_stamp_us: u64,
-        membership: Option<(LogPos, Bytes)>,
-    ) -> io::Result<()> {
-        let cut = Cut {
-            upto,
-            next_offset,
-            last_stamp_us,
-            membership,
-        };
-        self.perform(vec![Work::Plan(Box::new(move |journal| {
-            Ok(journal.plan_install(cut))
         }))])
         .await
     }
@@ -198,7 +175,7 @@ impl Journal {
     }
 
     /// Removes segments, the last first, and makes `kept` the active one, cut to `len`.
-    fn cut_files(
+    pub(super) fn cut_files(
         &self,
         gone: &[Arc<Segment>],
         kept: Option<&Arc<Segment>>,
@@ -227,7 +204,7 @@ impl Journal {
         file.sync_all()
     }
 
-    fn plan_purge(&self, upto: LogPos) -> Vec<Work> {
+    pub(super) fn plan_purge(&self, upto: LogPos) -> Vec<Work> {
         {
             let mut inner = self.inner.lock();
             if inner
@@ -296,76 +273,6 @@ impl Journal {
         vec![Work::State(records), Work::Disk(Box::new(remove))]
     }
 
-    fn plan_install(&self, cut: Cut) -> Vec<Work> {
-        let Cut {
-            upto,
-            next_offset,
-            last_stamp_us,
-            membership,
-        } = cut;
-        let holds = {
-            let inner = self.inner.lock();
-            let passed = inner.shape.purged.is_some_and(|purged| purged >= upto);
-            passed || inner.shape.term_at(upto.index) == Some(upto.term)
-        };
-        if holds {
-            return self.plan_purge(upto);
-        }
-        let gone: Vec<_> = {
-            let mut inner = self.inner.lock();
-            let gone = inner.shape.cut_after(None, next_offset, last_stamp_us);
-            let below = std::mem::take(&mut inner.shape.segments);
-            inner.shape.purged = None;
-            inner.shape.jump = None;
-            inner.shape.start_offset = next_offset;
-            inner.shape.purge(upto);
-            inner.shape.jump = None;
-            if let Some((pos, bytes)) = &membership {
-                let kind = ControlKind::Membership(bytes.clone());
-                let control = Control {
-                    term: pos.term,
-                    offset: next_offset,
-                    kind,
-                };
-                inner.shape.controls.insert(pos.index, control);
-            }
-            inner.tail.clear();
-            (inner.synced, inner.synced_offset) = (Some(upto), next_offset);
-            below.into_iter().chain(gone).collect()
-        };
-        self.damage.cut(0);
-        self.state.note_synced(self.group, next_offset);
-        let whole = PendingCut {
-            offset: next_offset,
-            whole: true,
-        };
-        let group = self.group;
-        let mut records = vec![Record::CutBegin {
-            group,
-            from_index: 0,
-            cut: whole,
-            purged: Some(upto),
-        }];
-        records.extend(membership.map(|(pos, bytes)| {
-            let kind = ControlKind::Membership(bytes);
-            Record::Control {
-                group,
-                index: pos.index,
-                control: Control {
-                    term: pos.term,
-                    offset: next_offset,
-                    kind,
-                },
-            }
-        }));
-        let files = move |journal: &Self| journal.cut_files(&gone, None, 0);
-        vec![
-            Work::State(records),
-            Work::Disk(Box::new(files)),
-            Work::State(vec![Record::CutDone { group }]),
-        ]
-    }
-
     fn plan_close(&self) -> Vec<Work> {
         let inner = self.inner.lock();
         let active = inner.shape.segments.back();
@@ -379,14 +286,6 @@ impl Journal {
             at,
         }])]
     }
-}
-
-/// Where a snapshot says that the log begins.
-struct Cut {
-    upto: LogPos,
-    next_offset: u64,
-    last_stamp_us: u64,
-    membership: Option<(LogPos, Bytes)>,
 }
 
 /// A segment that was appended to but not written yet may have no file.

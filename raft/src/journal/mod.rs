@@ -21,6 +21,7 @@
 //! It must not know openraft, gRPC, or what a batch's messages mean.
 
 mod append;
+mod begin;
 mod check;
 mod config;
 mod cut;
@@ -52,6 +53,7 @@ use imprint_proto::batch::{AdmittedBatch, StampedBatch};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+pub use begin::Cut;
 pub use check::{CheckError, Checked};
 pub use config::{AppendError, JournalConfig, OpenError, ReadError};
 pub use damage::{BadRange, DamageKind};

@@ -8,7 +8,7 @@ use imprint_proto::envelope::{self, EnvelopeError};
 
 use super::fields::{Field, Fields, hex};
 use crate::consensus::codec::LogIdWire;
-use crate::consensus::machine::SnapshotRecord;
+use crate::consensus::snapshot::SnapshotRecord;
 use crate::disk::{Disk, OpenMode, read_exact_at};
 use crate::identity::Identity;
 use crate::journal::damage::DamageRecord;

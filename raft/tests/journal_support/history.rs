@@ -10,10 +10,11 @@ use std::sync::Arc;
 use imprint_raft::disk::SimDisk;
 use imprint_raft::disk::sim::Loss;
 use imprint_raft::journal::{
-    Journal, JournalConfig, LogPos, NewEntry, StateLog, StoredEntry, VoteRecord,
+    ControlKind, Cut, Journal, JournalConfig, LogPos, NewEntry, RollSettings, StateLog,
+    StoredEntry, VoteRecord,
 };
 
-use super::{GROUP, Storage, append, at, data, group_dir, now, read_all, sim_io};
+use super::{GROUP, Storage, append, at, cut, data, group_dir, now, read_all, sim_io};
 
 /// One step of a script. Places are found when the step is taken.
 #[derive(Debug, Clone)]
@@ -36,6 +37,10 @@ pub enum Op {
     Flush,
     /// Begins behind a snapshot's cut, so many entries beyond the end.
     Install(u64),
+    /// Other settings: segments of so many bytes.
+    Settings(u64),
+    /// A trim by an entry, so many messages below the end; committed, then done.
+    TrimBut(u64),
 }
 
 /// What must be and what may be.
@@ -55,6 +60,12 @@ pub struct Model {
     tag: u64,
     /// A cut that may or may not have happened takes everything that was there.
     emptied_maybe: bool,
+    /// Changes of settings by index, also those that are purged.
+    settings: BTreeMap<u64, RollSettings>,
+    /// What comes in their place if the cut happened.
+    settings_maybe: BTreeMap<u64, RollSettings>,
+    /// A trim that may be committed stands here: nothing up to it is truncated.
+    floor: Option<u64>,
 }
 
 /// A disk, the storage on it, and the model beside it.
@@ -66,6 +77,8 @@ pub struct History {
     pub cfg: JournalConfig,
     pub storage: Option<Storage>,
     pub model: Model,
+    /// A snapshot whose installation was begun.
+    pending: Option<Cut>,
 }
 
 impl History {
@@ -76,6 +89,7 @@ impl History {
             cfg,
             storage: None,
             model: Model::default(),
+            pending: None,
         }
     }
 
@@ -162,6 +176,8 @@ impl History {
                 true
             }
             Op::Install(beyond) => self.install(*beyond),
+            Op::Settings(bytes) => self.append_settings(*bytes),
+            Op::TrimBut(messages) => self.trim_by_entry(*messages),
         }
     }
 
@@ -191,6 +207,40 @@ impl History {
         self.append(vec![super::membership(self.model.term, index, b"members")])
     }
 
+    fn append_control(&mut self, kind: ControlKind) -> bool {
+        self.model.term = self.model.term.max(1);
+        let pos = at(self.model.term, self.next_index());
+        self.append(vec![NewEntry::Control { pos, kind }])
+    }
+
+    fn append_settings(&mut self, segment_bytes: u64) -> bool {
+        let settings = RollSettings {
+            segment_bytes,
+            segment_span_us: None,
+        };
+        self.model.settings.insert(self.next_index(), settings);
+        let acked = self.append_control(ControlKind::Settings(settings));
+        assert_eq!(self.journal().roll_settings(), settings);
+        acked
+    }
+
+    fn trim_by_entry(&mut self, messages: u64) -> bool {
+        let upto = self.journal().next_offset().saturating_sub(messages);
+        let index = self.next_index();
+        self.model.floor = self.model.floor.max(Some(index));
+        if !self.append_control(ControlKind::Trim { upto }) {
+            return false;
+        }
+        let last = self.model.last.expect("an entry was appended");
+        self.journal().note_committed(last);
+        if now(self.journal().trim(upto)).is_err() {
+            return false;
+        }
+        assert!(self.journal().start_offset() >= upto);
+        self.model.start = self.model.start.max(upto);
+        true
+    }
+
     fn append(&mut self, entries: Vec<NewEntry>) -> bool {
         let first = entries.first().map(NewEntry::pos).expect("entries");
         let last = entries.last().map(NewEntry::pos).expect("entries");
@@ -214,6 +264,7 @@ impl History {
 
     fn truncate(&mut self, count: u64) -> bool {
         let floor = self.model.purged.map(|pos| pos.index);
+        let floor = floor.max(self.model.floor.min(self.model.last.map(|pos| pos.index)));
         let keep = self
             .model
             .last
@@ -223,7 +274,10 @@ impl History {
         if now(self.journal().truncate_after(keep)).is_err() {
             return false;
         }
-        self.model.entries.split_off(&keep.map_or(0, |k| k + 1));
+        let from = keep.map_or(0, |k| k + 1);
+        self.model.entries.split_off(&from);
+        self.model.settings.split_off(&from);
+        assert_eq!(self.journal().roll_settings(), self.roll_settings());
         self.model.last = self
             .model
             .entries
@@ -295,10 +349,28 @@ impl History {
         self.model.purged_maybe = Some(upto);
         self.model.emptied_maybe = true;
         let membership = Some((upto, bytes::Bytes::from_static(b"snapshot members")));
-        if now(self.journal().install_cut(upto, offset, 1, membership)).is_err() {
+        let settings = RollSettings {
+            segment_bytes: 900 + 300 * beyond,
+            segment_span_us: None,
+        };
+        let settings_at = at(self.model.term, upto.index.saturating_sub(1));
+        let carries_settings = beyond % 2 == 1;
+        self.model.settings_maybe = carries_settings
+            .then_some((settings_at.index, settings))
+            .into_iter()
+            .collect();
+        let cut = Cut {
+            settings: carries_settings.then_some((settings_at, settings)),
+            ..cut(upto, offset, 1, membership)
+        };
+        // As whoever keeps the snapshot does at the next start, should the power go now.
+        self.pending = Some(cut.clone());
+        if now(self.journal().install_cut(cut)).is_err() {
             return false;
         }
+        self.pending = None;
         self.model.emptied();
+        assert_eq!(self.journal().roll_settings(), self.roll_settings());
         assert_eq!(self.journal().next_offset(), offset);
         true
     }
@@ -314,6 +386,32 @@ impl History {
             );
         }
         self.check();
+        if let Some(cut) = self.pending.take() {
+            self.finish_install(cut);
+        }
+    }
+
+    /// What the keeper of a snapshot does at a start if the journal does not hold the cut, or ends there.
+    fn finish_install(&mut self, cut: Cut) {
+        let journal = Arc::clone(self.journal());
+        let upto = cut.upto;
+        if journal.holds(upto) && journal.last() != Some(upto) {
+            return;
+        }
+        self.model.settings_maybe = cut.settings.iter().map(|(at, s)| (at.index, *s)).collect();
+        self.model.purged_maybe = Some(upto);
+        self.model.start = self.model.start.max(cut.next_offset);
+        let (membership, settings) = (cut.membership.clone(), cut.settings);
+        now(journal.install_cut(cut)).expect("the power is on");
+        self.model.emptied();
+        assert_eq!(journal.last_membership(u64::MAX), membership);
+        assert_eq!(journal.last_settings(u64::MAX), settings);
+        self.check();
+    }
+
+    fn roll_settings(&self) -> RollSettings {
+        let last = self.model.settings.values().next_back();
+        last.copied().unwrap_or(self.cfg.initial_roll())
     }
 
     /// Holds the journal against the model.
@@ -357,9 +455,14 @@ impl History {
         assert!(journal.committed() <= last);
         assert!(journal.start_offset() >= model.start);
         check_offsets(&journal, &found);
-        model
-            .entries
-            .split_off(&last.map_or(0, |pos| pos.index + 1));
+        let behind = last.map_or(0, |pos| pos.index + 1);
+        model.entries.split_off(&behind);
+        model.settings.split_off(&behind);
+        model.floor = check_trims(&journal, &found).max(model.floor);
+        // An installation that was cut off may lack the settings yet.
+        if self.pending.is_none() {
+            check_rolls(&journal, &found, &model.settings, self.cfg.initial_roll());
+        }
         model.acked = last.map(|pos| pos.index);
         model.last = last;
         model.term = last.map_or(0, |pos| pos.term);
@@ -388,6 +491,63 @@ impl Model {
         self.last = self.purged;
         self.acked = self.purged.map(|pos| pos.index);
         self.emptied_maybe = false;
+        self.floor = None;
+        self.settings = std::mem::take(&mut self.settings_maybe);
+    }
+}
+
+/// A trim up to the committed mark is done, whether or not its call got through. The index of the last one.
+fn check_trims(journal: &Journal, found: &[StoredEntry]) -> Option<u64> {
+    let committed = journal.committed()?;
+    let mut last = None;
+    for entry in found.iter().filter(|entry| entry.pos() <= committed) {
+        if let StoredEntry::Control {
+            pos,
+            kind: ControlKind::Trim { upto },
+        } = entry
+        {
+            let upto = (*upto).min(journal.next_offset());
+            assert!(
+                journal.start_offset() >= upto,
+                "the trim {pos} to {upto} is committed"
+            );
+            last = Some(pos.index);
+        }
+    }
+    last
+}
+
+/// Segments end where the settings in force say, and nowhere else.
+fn check_rolls(
+    journal: &Journal,
+    found: &[StoredEntry],
+    settings: &BTreeMap<u64, RollSettings>,
+    initial: RollSettings,
+) {
+    let in_force = |index: u64| {
+        settings
+            .range(..index)
+            .next_back()
+            .map_or(initial, |s| *s.1)
+    };
+    assert_eq!(journal.roll_settings(), in_force(u64::MAX));
+    let bases: Vec<u64> = journal.segments().iter().map(|s| s.base_offset).collect();
+    let mut bytes = None;
+    for entry in found {
+        let StoredEntry::Data { pos, batch } = entry else {
+            continue;
+        };
+        let begins = bases.contains(&batch.base_offset());
+        if let Some(bytes) = bytes {
+            let rolls = bytes + batch.len() > in_force(pos.index).segment_bytes;
+            assert_eq!(rolls, begins, "at {pos}, {bytes} bytes into a segment");
+        }
+        bytes = match (bytes, begins) {
+            (_, true) => Some(batch.len()),
+            (Some(bytes), false) => Some(bytes + batch.len()),
+            // In the middle of a segment whose beginning is purged.
+            (None, false) => None,
+        };
     }
 }
 

@@ -13,7 +13,7 @@ use imprint_proto::batch::{AdmittedBatch, BatchBuilder, Message};
 use imprint_proto::limits::BatchLimits;
 use imprint_raft::disk::{Disk, InlineOffload, Io, Offload, SimDisk};
 use imprint_raft::journal::{
-    AppendError, ControlKind, Journal, JournalConfig, LogPos, NewEntry, OpenError, StateLog,
+    AppendError, ControlKind, Cut, Journal, JournalConfig, LogPos, NewEntry, OpenError, StateLog,
     StoredEntry,
 };
 use imprint_raft::seams::Clock;
@@ -88,6 +88,22 @@ pub fn small() -> JournalConfig {
 
 pub fn at(term: u64, index: u64) -> LogPos {
     LogPos { term, index }
+}
+
+/// A snapshot's cut without settings.
+pub fn cut(
+    upto: LogPos,
+    next_offset: u64,
+    last_stamp_us: u64,
+    membership: Option<(LogPos, bytes::Bytes)>,
+) -> Cut {
+    Cut {
+        upto,
+        next_offset,
+        last_stamp_us,
+        membership,
+        settings: None,
+    }
 }
 
 /// A batch of `count` messages of `len` bytes each, told apart by `tag`.

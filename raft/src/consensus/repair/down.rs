@@ -14,6 +14,7 @@ use super::fill::{Filled, Stuck, Word, fill};
 use super::sources::Sources;
 use super::text;
 use crate::consensus::groups::{GroupSpec, Groups};
+use crate::consensus::snapshot::start_cut;
 use crate::consensus::store::offloaded;
 use crate::journal::{BadRange, Rescue, RescueError};
 
@@ -119,7 +120,7 @@ impl Groups {
                     "all that is damaged was trimmed elsewhere: the log begins anew behind the leader's cut"
                 );
                 let cut = sources.read_cut(leader).await.map_err(text)?;
-                let cut = start_cut(cut)?;
+                let cut = start_cut(cut).map_err(text)?;
                 self.with_rescue(down, move |rescue| rescue.move_start(cut))
                     .await
             }
@@ -184,8 +185,4 @@ impl std::fmt::Display for Stuck {
         }
         Ok(())
     }
-}
-
-fn start_cut(_snapshot: bytes::Bytes) -> Result<crate::journal::StartCut, String> {
-    Err("beginning anew behind a leader's cut is not possible yet".to_owned())
 }

@@ -13,7 +13,7 @@ use super::wire::{
     DigestWire, DigestsMessage, DigestsReply, MAX_DIGESTS, ReadLogMessage, encode_pieces,
 };
 use crate::consensus::groups::Groups;
-use crate::consensus::machine::encode_snapshot;
+use crate::consensus::snapshot::encode_snapshot;
 use crate::consensus::store::offloaded;
 use crate::rpc::{Replier, status};
 

@@ -1,20 +1,39 @@
 //! openraft's own storage suite, against the journal on real files.
 
-use std::sync::Arc;
-
+use bytes::Bytes;
+use imprint_proto::batch::StampedBatch;
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-use super::super::machine::{GroupMachine, NoMachine};
-use super::super::store::LogStore;
+use super::super::Machine;
+use super::super::catchup::CatchUpLimit;
+use super::super::machine::{GroupMachine, SnapshotEvery};
+use super::super::store::{Installing, LogStore, OnDamage};
 use super::super::types::TypeConfig;
 use super::cluster::real_io;
 use crate::journal::{Journal, JournalConfig};
 use crate::statelog::StateLog;
 
 struct RealFiles;
+
+/// A state of nothing: the suite asks for snapshots of everything applied.
+struct Nothing;
+
+impl Machine for Nothing {
+    fn apply(&mut self, _batch: &StampedBatch) -> Bytes {
+        Bytes::new()
+    }
+
+    fn snapshot(&self) -> Bytes {
+        Bytes::new()
+    }
+
+    fn restore(&mut self, _snapshot: Bytes) -> Result<(), String> {
+        Ok(())
+    }
+}
 
 impl StoreBuilder<TypeConfig, LogStore, GroupMachine, TempDir> for RealFiles {
     async fn build(&self) -> Result<(TempDir, LogStore, GroupMachine), StorageError<TypeConfig>> {
@@ -30,16 +49,20 @@ impl StoreBuilder<TypeConfig, LogStore, GroupMachine, TempDir> for RealFiles {
         .await
         .expect("opening does not panic");
         let (commit, _) = watch::channel(0);
-        let machine = GroupMachine::new(io, &journal, Box::new(NoMachine), commit)
+        let every = SnapshotEvery {
+            bytes: u64::MAX,
+            entries: u64::MAX,
+        };
+        let machine = GroupMachine::open(&journal, Box::new(Nothing), every, commit)
+            .await
             .expect("a fresh journal has a resume point");
-        Ok((
-            dir,
-            LogStore::new(
-                Arc::clone(&journal),
-                tokio::sync::watch::channel(super::super::store::OnDamage::Fail).1,
-            ),
-            machine,
-        ))
+        let store = LogStore::new(
+            journal,
+            watch::channel(OnDamage::Fail).1,
+            CatchUpLimit::new(0),
+            Installing::none(),
+        );
+        Ok((dir, store, machine))
     }
 }
 

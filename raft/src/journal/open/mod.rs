@@ -25,6 +25,7 @@
 //! | n | the committed mark above the log's end | taken back to the end |
 //! | o | files that are not segments | left alone |
 //! | p | segments that trim and purge have passed | the deletion is finished |
+//! | r | a trim at or below the committed mark, above the first kept offset | the first kept offset rises to it, durably |
 //! | q | segments of a group that the state log knows nothing of | inconsistent: without votes and control entries they are no log |
 //! | r | zeros where the last batches were, `E >= S` | good: the log ends where they begin |
 //! | s | a hole, good batches behind it up to `S` or beyond | corrupt, as d; a rescue fetches the hole and keeps the rest |
@@ -123,8 +124,16 @@ impl Journal {
             // Closed earlier in this run: what was recorded then is no promise for the next run.
             state.append_blocking(vec![Record::Opened]).map_err(wrap)?;
         }
-        let shape = opening.recover(cfg.initial_roll())?;
-        let committed = kept.marks.committed.min(shape.last);
+        let mut shape = opening.recover(cfg.initial_roll())?;
+        let committed = kept.marks.committed.max(kept.purged).min(shape.last);
+        if shape.follow_trims(committed) {
+            let start_offset = shape.start_offset;
+            let start = Record::Start {
+                group,
+                start_offset,
+            };
+            state.append_blocking(vec![start]).map_err(wrap)?;
+        }
         let inner = Inner {
             synced_offset: shape.next_offset,
             synced: shape.last,

@@ -322,7 +322,7 @@ impl GroupMachine {
     }
 
     /// The state as it is now, and where.
-    fn snap_of_state(&self) -> Option<Snap> {
+    pub(super) fn snap_of_state(&self) -> Option<Snap> {
         let state = self.0.state.lock();
         let last = state.applied?;
         Some(Snap {

@@ -60,7 +60,7 @@ pub fn by_name(name: &str) -> Option<FileKind> {
         identity::FILE_NAME => Some(FileKind::Identity),
         identity::LOCK_NAME => Some(FileKind::Lock),
         "formation" => Some(FileKind::Formation),
-        "snapshot" => Some(FileKind::Snapshot),
+        "snapshot" | "snapshot.before" => Some(FileKind::Snapshot),
         _ if segment_beside(name, ".digest") => Some(FileKind::Digest),
         _ if segment_beside(name, ".damaged") => Some(FileKind::DamageMark),
         _ => None,

@@ -8,7 +8,7 @@ use imprint_proto::envelope::{self, EnvelopeError};
 
 use super::fields::{Field, Fields, hex};
 use crate::consensus::codec::LogIdWire;
-use crate::consensus::snapshot::SnapshotRecord;
+use crate::consensus::snapshot::{SnapshotBody, SnapshotRecord};
 use crate::disk::{Disk, OpenMode, read_exact_at};
 use crate::identity::Identity;
 use crate::journal::damage::DamageRecord;
@@ -52,11 +52,15 @@ pub fn snapshot(bytes: Bytes) -> Result<Fields, EnvelopeError> {
     let at = |id: Option<LogIdWire>| -> Field {
         id.map(|id| format!("{}.{}", id.term, id.index)).into()
     };
+    let body: SnapshotBody = envelope::decode(record.state)?;
     Ok(vec![
         ("last", at(record.last)),
+        ("next_offset", body.next_offset.into()),
+        ("last_stamp_us", body.last_stamp_us.into()),
+        ("settings_at", at(body.settings_at)),
         ("membership_at", at(record.membership_at)),
         ("membership_bytes", (record.membership.len() as u64).into()),
-        ("state_bytes", (record.state.len() as u64).into()),
+        ("state_bytes", (body.machine.len() as u64).into()),
     ])
 }
 

@@ -12,7 +12,9 @@ use imprint_proto::limits::BatchLimits;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::super::{Group, GroupSpec, Groups, GroupsConfig, NoMachine, RaftDispatcher};
+use super::super::{
+    Group, GroupSpec, Groups, GroupsConfig, Machine, NoMachine, OpenGroupError, RaftDispatcher,
+};
 use crate::disk::{Io, RealDisk, RealOffload};
 use crate::rpc::{
     ConnInfo, Dispatcher, Hello, PeerTable, Refusal, Replier, RpcConfig, RpcServer, TableParts,
@@ -20,6 +22,9 @@ use crate::rpc::{
 };
 use crate::seams::{Net, SystemClock, TcpNet};
 use crate::statelog::StateLog;
+
+/// Small, so that a few messages of some kilobytes fill one.
+pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
 pub(super) fn real_io() -> Io {
     let offload = RealOffload::new(tokio::runtime::Handle::current());
@@ -129,9 +134,13 @@ impl TestNode {
 /// Nodes 1..=n, all knowing each other.
 pub(super) struct TestCluster {
     pub(super) nodes: BTreeMap<u64, TestNode>,
+    ios: BTreeMap<u64, Io>,
     config: GroupsConfig,
     dir: TempDir,
 }
+
+/// Makes the state of a group's replica on a node.
+pub(super) type MakeMachine = fn(u64) -> Box<dyn Machine>;
 
 impl TestCluster {
     pub(super) async fn start(n: u64, config: GroupsConfig) -> TestCluster {
@@ -146,33 +155,51 @@ impl TestCluster {
         io: impl Fn(u64) -> Io,
     ) -> TestCluster {
         let dir = TempDir::new().expect("a temporary directory");
-        let mut nodes = BTreeMap::new();
+        let mut cluster = TestCluster {
+            nodes: BTreeMap::new(),
+            ios: (1..=n).map(|id| (id, io(id))).collect(),
+            config,
+            dir,
+        };
         for id in 1..=n {
-            let path = dir.path().join(id.to_string());
-            nodes.insert(id, TestNode::start(id, &path, io(id), config.clone()).await);
+            cluster.start_node(id).await;
         }
-        for (id, node) in &nodes {
-            for (other, peer) in &nodes {
-                if id != other {
-                    node.peers.add(NodeId(*other), peer.address.clone());
-                }
+        cluster
+    }
+
+    /// Starts a node, again if it was stopped, and makes it known to the others.
+    pub(super) async fn start_node(&mut self, id: u64) {
+        let path = self.dir.path().join(id.to_string());
+        let node = TestNode::start(id, &path, self.ios[&id].clone(), self.config.clone()).await;
+        self.nodes.insert(id, node);
+        self.heal(id);
+    }
+
+    /// Nothing passes between this node and the others any more.
+    pub(super) fn cut_off(&self, id: u64) {
+        for (other, node) in self.nodes.iter().filter(|(other, _)| **other != id) {
+            node.peers.remove(NodeId(id));
+            if let Some(node) = self.nodes.get(&id) {
+                node.peers.remove(NodeId(*other));
             }
         }
-        TestCluster { nodes, config, dir }
+    }
+
+    /// Ends what [`TestCluster::cut_off`] began.
+    pub(super) fn heal(&self, id: u64) {
+        for (other, node) in self.nodes.iter().filter(|(other, _)| **other != id) {
+            node.peers.remove(NodeId(id));
+            node.peers.add(NodeId(id), self.nodes[&id].address.clone());
+            let back = &self.nodes[&id].peers;
+            back.add(NodeId(*other), node.address.clone());
+        }
     }
 
     /// Ends a node's replicas and starts the node anew, at another address, on the same directory with the I/O given.
     pub(super) async fn restart(&mut self, id: u64, config: GroupsConfig, io: Io) {
-        let path = self.dir.path().join(id.to_string());
-        let node = TestNode::start(id, &path, io, config).await;
-        for (other, peer) in &self.nodes {
-            if *other != id {
-                peer.peers.remove(NodeId(id));
-                peer.peers.add(NodeId(id), node.address.clone());
-                node.peers.add(NodeId(*other), peer.address.clone());
-            }
-        }
-        self.nodes.insert(id, node);
+        self.ios.insert(id, io);
+        self.config = config;
+        self.start_node(id).await;
     }
 
     /// Ends a node at once. Its files stay.
@@ -222,18 +249,41 @@ impl TestCluster {
                 .collect(),
             bootstrap_delay: Some(Duration::from_secs(if node == 1 { 0 } else { 3 })),
             machine: Box::new(NoMachine),
-            segment_bytes: 1 << 20,
+            segment_bytes: SEGMENT_BYTES,
             segment_span_us: None,
         }
     }
 
     /// Opens a group's replica on every node and waits for its leader.
     pub(super) async fn open_group(&self, group_id: u64) -> BTreeMap<u64, Arc<Group>> {
+        self.open_group_with(group_id, |_| Box::new(NoMachine))
+            .await
+    }
+
+    /// Opens a group's replica on one node.
+    pub(super) async fn open_replica(
+        &self,
+        group_id: u64,
+        node: u64,
+        machine: MakeMachine,
+    ) -> Result<Arc<Group>, OpenGroupError> {
+        let spec = GroupSpec {
+            machine: machine(node),
+            ..self.spec(group_id, node)
+        };
+        self.nodes[&node].groups.open_group(spec).await
+    }
+
+    /// As [`TestCluster::open_group`], with a state beside the log.
+    pub(super) async fn open_group_with(
+        &self,
+        group_id: u64,
+        machine: MakeMachine,
+    ) -> BTreeMap<u64, Arc<Group>> {
         let mut replicas = BTreeMap::new();
-        for (id, node) in &self.nodes {
-            let spec = self.spec(group_id, *id);
-            let group = node.groups.open_group(spec).await.expect("a fresh replica");
-            replicas.insert(*id, group);
+        for id in self.nodes.keys() {
+            let group = self.open_replica(group_id, *id, machine).await;
+            replicas.insert(*id, group.expect("the replica opens"));
         }
         for group in replicas.values() {
             group.wait_leader(deadline()).await.expect("a leader");

@@ -6,4 +6,7 @@ mod durability;
 mod power;
 mod repair;
 mod replication;
+mod snapshots;
+mod states;
 mod suspect;
+mod trims;

@@ -1,0 +1,178 @@
+//! Groups with a state beside the log: their logs stay short, and the state survives.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use imprint_proto::batch::StampedBatch;
+use imprint_proto::ids::NodeId;
+
+use super::super::{GroupsConfig, Machine, OpenGroupError, ProposeError};
+use super::cluster::{TestCluster, batch, deadline, leader};
+use super::snapshots::Digest;
+
+const GROUP: u64 = 5;
+
+fn often() -> GroupsConfig {
+    GroupsConfig {
+        snapshot_after_entries: 200,
+        ..GroupsConfig::default()
+    }
+}
+
+fn digest(_node: u64) -> Box<dyn Machine> {
+    Box::new(Digest::default())
+}
+
+/// Applies slowly on node 3.
+struct Slow(Digest);
+
+impl Machine for Slow {
+    fn apply(&mut self, batch: &StampedBatch) -> Bytes {
+        std::thread::sleep(Duration::from_micros(300));
+        self.0.apply(batch)
+    }
+
+    fn snapshot(&self) -> Bytes {
+        self.0.snapshot()
+    }
+
+    fn restore(&mut self, snapshot: Bytes) -> Result<(), String> {
+        self.0.restore(snapshot)
+    }
+}
+
+fn slow_on_three(node: u64) -> Box<dyn Machine> {
+    match node {
+        3 => Box::new(Slow(Digest::default())),
+        _ => Box::new(Digest::default()),
+    }
+}
+
+type Replicas = std::collections::BTreeMap<u64, std::sync::Arc<super::super::Group>>;
+
+/// Writes commands, many at a time, and gives the last reply: the state after it.
+async fn write(replicas: &Replicas, count: u64) -> Bytes {
+    let mut last = (0, Bytes::new());
+    for _ in 0..count / 50 {
+        let leading = leader(replicas);
+        let some =
+            (0..50_u64).map(|n| leading.propose(batch(GROUP, &n.to_le_bytes()), None, deadline()));
+        for result in join_all(some).await {
+            let proposed = result.expect("a majority is up");
+            last = last.max((proposed.last_offset, proposed.reply));
+        }
+    }
+    last.1
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_of_a_state_does_not_grow_and_a_restart_finds_the_state() {
+    let mut cluster = TestCluster::start(1, often()).await;
+    let replicas = cluster.open_group_with(GROUP, digest).await;
+    let end = 5_000;
+    write(&replicas, end).await;
+    let group = leader(&replicas);
+    until("all but the last snapshots' log is purged", || {
+        let purged = group.journal().purged().map_or(0, |pos| pos.index);
+        let last = group.journal().last().map_or(0, |pos| pos.index);
+        last - purged < 4 * 200 + 500
+    })
+    .await;
+    assert!(group.journal().start_offset() > end - 4 * 200 - 500);
+    let trimmed = group.trim(1, deadline()).await;
+    assert!(
+        matches!(trimmed, Err(ProposeError::Refused(_))),
+        "{trimmed:?}"
+    );
+
+    drop((group, replicas));
+    cluster.stop(1).await;
+    cluster.start_node(1).await;
+    let replicas = cluster.open_group_with(GROUP, digest).await;
+    let reply = write(&replicas, 50).await;
+    let mut state = Digest::default();
+    state.restore(reply).expect("its own");
+    assert_eq!(state.count, end + 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_and_purges_under_load_with_a_slow_replica() {
+    let cluster = TestCluster::start(3, often()).await;
+    let replicas = cluster.open_group_with(GROUP, slow_on_three).await;
+    write(&replicas, 2_000).await;
+    // Also with the slow one away, and back behind the cut.
+    let away = if leader(&replicas).leader() == Some(NodeId(3)) {
+        2
+    } else {
+        3
+    };
+    cluster.cut_off(away);
+    write(&replicas_but(&replicas, away), 2_000).await;
+    cluster.heal(away);
+    let reply = write(&replicas, 500).await;
+    let mut state = Digest::default();
+    state.restore(reply.clone()).expect("its own");
+    assert_eq!(state.count, 4_500);
+    until("every replica has applied everything", || {
+        replicas
+            .values()
+            .all(|group| group.commit_offset() == 4_500)
+    })
+    .await;
+    for (node, group) in &replicas {
+        assert!(group.journal().start_offset() > 2_000, "node {node}");
+        if group.is_leader() {
+            continue;
+        }
+        // The state is the same everywhere: whoever leads answers from its own.
+        assert!(leader(&replicas).transfer_leader(NodeId(*node)).await);
+        until("it leads", || group.is_leader()).await;
+        break;
+    }
+    let before = state.clone();
+    let reply = write(&replicas, 50).await;
+    state.restore(reply).expect("its own");
+    assert_eq!(state.count, before.count + 50);
+}
+
+fn replicas_but(replicas: &Replicas, away: u64) -> Replicas {
+    let others = replicas.iter().filter(|(id, _)| **id != away);
+    others.map(|(id, group)| (*id, group.clone())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_that_can_not_be_had_is_refused_by_the_file_s_name() {
+    let mut cluster = TestCluster::start(1, often()).await;
+    let replicas = cluster.open_group_with(GROUP, digest).await;
+    write(&replicas, 1_500).await;
+    let group = leader(&replicas);
+    until("something is purged", || group.journal().purged().is_some()).await;
+    let dir = group.journal().dir().to_owned();
+    drop((group, replicas));
+    cluster.stop(1).await;
+    let names = ["snapshot", "snapshot.before"].map(|name| dir.join(name));
+    for name in &names {
+        std::fs::write(name, b"").expect("a file of ours");
+    }
+    cluster.start_node(1).await;
+    let refused = cluster.open_replica(GROUP, 1, digest).await;
+    let error = refused.expect_err("no state can be had");
+    assert!(matches!(error, OpenGroupError::Snapshot { .. }), "{error}");
+    assert!(
+        error.to_string().contains(&names[0].display().to_string()),
+        "{error}"
+    );
+    assert!(names.iter().all(|name| name.exists()));
+}

@@ -233,11 +233,23 @@ async fn the_pages_and_health_follow_the_node() {
             .await
             .starts_with("HTTP/1.1 200")
     );
+    let trim = v1::TrimPartitionRequest {
+        topic: "orders".into(),
+        before: Some(v1::Position {
+            at: Some(At::Last(0)),
+        }),
+        ..v1::TrimPartitionRequest::default()
+    };
+    let trimmed = admin(ports[0]).await.trim_partition(trim).await;
+    assert_eq!(trimmed.expect("trimmed").into_inner().start_offset, 1);
     let metrics = page(ports[0].http, "/metrics").await;
     for line in [
         "imprint_appends_total 1",
         "imprint_partition_commit_offset{topic=\"orders\",partition=\"0\"} 1",
         "imprint_partition_leader{topic=\"orders\",partition=\"0\"} 1",
+        "imprint_partition_start_offset{topic=\"orders\",partition=\"0\"} 1",
+        "imprint_partition_segments{topic=\"orders\",partition=\"0\"} 1",
+        "imprint_trims_total{cause=\"request\"} 1",
         "imprint_ready 1",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");

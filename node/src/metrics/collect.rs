@@ -42,6 +42,7 @@ struct Row {
     commit: u64,
     end: u64,
     bytes: u64,
+    segments: u32,
     leads: bool,
 }
 
@@ -67,6 +68,7 @@ impl NodeCollector {
                     continue;
                 };
                 let log = replica.offsets();
+                let (bytes, segments) = replica.size();
                 rows.push(Row {
                     labels: vec![
                         ("topic", topic.name.clone()),
@@ -75,7 +77,8 @@ impl NodeCollector {
                     start: log.start,
                     commit: log.commit,
                     end: log.end,
-                    bytes: replica.size().0,
+                    bytes,
+                    segments,
                     leads: replica.is_leader(),
                 });
             }
@@ -86,7 +89,7 @@ impl NodeCollector {
     fn partitions(&self, encoder: &mut DescriptorEncoder<'_>, core: &Core) -> fmt::Result {
         let rows = Self::rows(core);
         type Read = fn(&Row) -> u64;
-        let gauges: [(&str, &str, Read); 5] = [
+        let gauges: [(&str, &str, Read); 6] = [
             (
                 "partition_start_offset",
                 "First kept offset of this node's replica",
@@ -105,6 +108,11 @@ impl NodeCollector {
             ("partition_bytes", "Bytes of this node's replica", |r| {
                 r.bytes
             }),
+            (
+                "partition_segments",
+                "Segments of this node's replica",
+                |r| u64::from(r.segments),
+            ),
             (
                 "partition_leader",
                 "1 where this node leads the partition",

@@ -13,7 +13,7 @@ use crate::forward::ops::Op;
 use parking_lot::RwLock;
 use prometheus_client::{
     collector::Collector,
-    encoding::{EncodeLabelSet, EncodeLabelValue, prometheus_text},
+    encoding::{EncodeLabelSet, prometheus_text},
     metrics::{
         counter::Counter,
         family::Family,
@@ -45,15 +45,24 @@ struct Refusal {
 }
 
 /// Why a partition's start moved up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrimCause {
     Retention,
     Request,
 }
 
+impl TrimCause {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Retention => "retention",
+            Self::Request => "request",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Trim {
-    cause: TrimCause,
+    cause: &'static str,
 }
 
 /// A histogram without its own type of constructor.
@@ -224,7 +233,9 @@ impl Metrics {
 
     /// A partition's start moved up past so many segments.
     pub fn trimmed(&self, cause: TrimCause, segments: u64, bytes: u64) {
-        let trim = Trim { cause };
+        let trim = Trim {
+            cause: cause.label(),
+        };
         self.trims.get_or_create(&trim).inc();
         self.trimmed_segments.get_or_create(&trim).inc_by(segments);
         self.trimmed_bytes.get_or_create(&trim).inc_by(bytes);

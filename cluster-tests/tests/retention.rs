@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use imprint_client::{Code, PollOptions, Position, v1};
-use imprint_cluster_tests::cluster::{Cluster, eventually};
+use imprint_cluster_tests::cluster::{Cluster, NodeProcess, eventually};
 use imprint_cluster_tests::disk;
 use serde_json::Value;
 
@@ -239,6 +239,17 @@ async fn retention_by_time_keeps_what_is_new() {
         partition["next_deletion"]["why_not"],
         "the active segment is never deleted"
     );
+    let group = group_of(&cluster).await;
+    eventually("the first burst's file is gone everywhere", async || {
+        let files = |node: &NodeProcess| disk::segments(&node.data_dir, group);
+        let first = |node| {
+            files(node)
+                .is_ok_and(|f| f.len() == 1 && f[0].name.starts_with("00000000000000001500-"))
+        };
+        cluster.nodes.iter().all(first)
+    })
+    .await;
+    same_files(&cluster).await;
     cluster.imprint_ok(&["verify", TOPIC]);
 }
 

@@ -29,6 +29,14 @@ impl ControllerMachine {
         (Self { state, visible }, watch)
     }
 
+    /// An empty state with the same view, which shows the old one until something was applied.
+    pub fn anew(&self) -> Self {
+        Self {
+            state: ControllerState::default(),
+            visible: self.visible.clone(),
+        }
+    }
+
     /// Applies every command of a batch; the answer is the last one's.
     pub fn apply_batch(&mut self, batch: &StampedBatch) -> Bytes {
         let mut answer = Answer::refused(Verdict::Unknown, "the batch holds no command");

@@ -425,6 +425,10 @@ impl ClusterView for Formed {
 }
 
 impl consensus::Machine for crate::controller::ControllerMachine {
+    fn fresh(&self) -> Box<dyn consensus::Machine> {
+        Box::new(self.anew())
+    }
+
     fn apply(&mut self, batch: &imprint_proto::batch::StampedBatch) -> Bytes {
         self.apply_batch(batch)
     }

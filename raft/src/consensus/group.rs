@@ -97,6 +97,8 @@ pub struct Group {
     pub(crate) fitness: Fitness,
     /// What reads do that meet damage.
     pub(crate) on_damage: watch::Sender<OnDamage>,
+    /// How to open it again after a repair.
+    pub(crate) again: parking_lot::Mutex<Option<super::groups::GroupSpec>>,
 }
 
 /// Whether the group is quiesced, and since when it could be.

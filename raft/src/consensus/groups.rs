@@ -23,7 +23,7 @@ use super::group::{Group, Sleep};
 use super::keeper;
 use super::machine::{GroupMachine, Machine, ResumeError, SnapshotEvery};
 use super::network::GroupNetwork;
-use super::repair::{Down, DownGroup, RepairCounts, RepairStats};
+use super::repair::{Down, DownGroup, Patient, RepairCounts, RepairStats};
 use super::scrub::ScrubConfig;
 use super::store::{Installing, LogStore, OnDamage, offloaded};
 use super::suspect::Suspects;
@@ -88,6 +88,17 @@ pub struct GroupSpec {
     /// A segment is closed before a batch stamped this many microseconds after its first one. This and `segment_bytes` are in
     /// force until a change is proposed: they have to be the same on all replicas and at every start.
     pub segment_span_us: Option<u64>,
+}
+
+impl GroupSpec {
+    /// What it takes to open the same replica again, from the state that its files give.
+    fn again(&self) -> GroupSpec {
+        GroupSpec {
+            members: self.members.clone(),
+            machine: self.machine.fresh(),
+            ..*self
+        }
+    }
 }
 
 /// Why a replica didn't open.
@@ -264,6 +275,7 @@ impl Groups {
 
     async fn start(&self, spec: GroupSpec) -> Result<Arc<Group>, OpenGroupError> {
         let id = spec.group_id;
+        let again = spec.again();
         self.check_marker(id, spec.replica_id).await?;
         let journal = match self.open_journal(&spec).await {
             Err(OpenGroupError::Journal {
@@ -299,11 +311,21 @@ impl Groups {
             store.clone(),
             machine.clone(),
         )
-        .await
-        .map_err(|e| OpenGroupError::Raft {
-            group: id,
-            reason: e.to_string(),
-        })?;
+        .await;
+        let raft = match raft {
+            Ok(raft) => raft,
+            // What it needs to start with lies in a hole.
+            Err(error) if journal.is_damaged() => {
+                let reason = error.to_string();
+                return Err(self.keep_down(again, Patient::Journal(journal), reason));
+            }
+            Err(error) => {
+                return Err(OpenGroupError::Raft {
+                    group: id,
+                    reason: error.to_string(),
+                });
+            }
+        };
         store.set_open();
         on_damage.send_replace(OnDamage::Wait);
         let keeper = keeper::spawn(raft.clone(), machine);
@@ -319,6 +341,7 @@ impl Groups {
             _keeper: keeper,
             fitness: Fitness::default(),
             on_damage,
+            again: parking_lot::Mutex::new(Some(again)),
         });
         self.doubt(&group);
         if let Some(delay) = spec.bootstrap_delay {
@@ -352,14 +375,35 @@ impl Groups {
         let dir = self.group_dir(group);
         let rescue = offloaded(&self.io, move || Rescue::open(io, dir, state, group)).await;
         match rescue {
-            Ok(Ok(rescue)) => {
-                tracing::error!(group, %reason, "a damaged group stays down until it is repaired");
-                let down = Down::new(spec, self.node_id, rescue);
-                self.down.write().insert(group, down);
-                OpenGroupError::Damaged { group, reason }
-            }
+            Ok(Ok(rescue)) => self.keep_down(spec, Patient::Rescue(Arc::new(rescue)), reason),
             Ok(Err(source)) => OpenGroupError::Journal { group, source },
             Err(source) => OpenGroupError::Io { group, source },
+        }
+    }
+
+    fn keep_down(&self, spec: GroupSpec, patient: Patient, reason: String) -> OpenGroupError {
+        let group = spec.group_id;
+        tracing::error!(group, %reason, "a damaged group stays down until it is repaired");
+        let down = Down::new(spec, self.node_id, patient);
+        self.down.write().insert(group, down);
+        OpenGroupError::Damaged { group, reason }
+    }
+
+    /// Closes a group whose active segment is damaged, so that it is repaired like one that did not open.
+    pub(crate) async fn close_for_repair(&self, group: &Arc<Group>) -> Result<(), String> {
+        let spec = group.again.lock().take();
+        let spec = spec.ok_or("it is being closed already")?;
+        {
+            let _one_at_a_time = self.changes.lock().await;
+            self.open.write().remove(&group.id);
+            group.stop().await;
+            // Without the mark of a clean stop: the next opening looks at all of the active segment.
+            let drained = group.journal.drain().await;
+            drained.map_err(|error| error.to_string())?;
+        }
+        match self.open_group(spec).await {
+            Ok(_) | Err(OpenGroupError::Damaged { .. }) => Ok(()),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -498,7 +542,10 @@ fn raft_config(config: &GroupsConfig) -> Config {
         // A restarted leader must be elected again: resuming its term could give an acknowledged
         // log id to another entry.
         enable_leader_restore: Some(false),
-        allow_log_reversion: Some(false),
+        // A replica that lost what it had acknowledged (rot in its last moments before a kill, or a
+        // repair that began it anew) is brought up to date again. A wiped disk never gets this far:
+        // its identity is refused. What a quorum accepted stays accepted.
+        allow_log_reversion: Some(true),
         broadcast_submitted_on_append: Some(true),
         backoff: "50ms 100ms 200ms ...1s".into(),
         ..Config::default()
@@ -517,7 +564,6 @@ mod tests {
             .expect("the defaults agree with each other");
         assert_eq!(config.enable_leader_restore, Some(false));
         assert_eq!(config.enable_pre_vote, Some(true));
-        assert_eq!(config.allow_log_reversion, Some(false));
         assert_eq!(config.snapshot_policy, SnapshotPolicy::Never);
         assert_eq!(config.max_in_snapshot_log_to_keep, u64::MAX);
     }

@@ -40,6 +40,10 @@ pub trait Machine: Send + Sync + 'static {
         true
     }
 
+    /// A machine in its first state, seen by whoever sees this one: for a replica that is closed for
+    /// a repair and opened again.
+    fn fresh(&self) -> Box<dyn Machine>;
+
     /// Applies one committed batch. Must be deterministic and must not fail: what can't be applied
     /// is answered with an error in the reply.
     fn apply(&mut self, batch: &StampedBatch) -> Bytes;
@@ -58,6 +62,10 @@ pub struct NoMachine;
 impl Machine for NoMachine {
     fn keeps_state(&self) -> bool {
         false
+    }
+
+    fn fresh(&self) -> Box<dyn Machine> {
+        Box::new(NoMachine)
     }
 
     fn apply(&mut self, _batch: &StampedBatch) -> Bytes {

@@ -231,7 +231,8 @@ pub(crate) struct Found {
     pub(crate) damaged: Vec<Damaged>,
 }
 
-const NEWEST: &str = "snapshot";
+/// The newest snapshot of a group, in its directory.
+pub(crate) const NEWEST: &str = "snapshot";
 const BEFORE: &str = "snapshot.before";
 
 /// The two files. All calls but [`SnapshotFiles::newest`] and [`SnapshotFiles::before`] block.

@@ -14,20 +14,80 @@ use super::fill::{Filled, Stuck, Word, fill};
 use super::sources::Sources;
 use super::text;
 use crate::consensus::groups::{GroupSpec, Groups};
-use crate::consensus::snapshot::start_cut;
+use crate::consensus::snapshot::{NEWEST, start_cut};
 use crate::consensus::store::offloaded;
-use crate::journal::{BadRange, Rescue, RescueError};
+use crate::disk::replace_file;
+use crate::journal::{BadRange, Journal, Mend, RepairBatch, Rescue};
 
 /// A group that waits for its repair.
 pub(crate) struct Down {
     pub group: u64,
     /// The nodes of the other replicas.
     pub nodes: Vec<NodeId>,
-    pub rescue: Arc<Rescue>,
+    pub patient: Patient,
     /// How to open it again; taken while that is tried.
     spec: Mutex<Option<GroupSpec>>,
     /// Why it is still down, for people.
     state: Mutex<String>,
+}
+
+/// What of a group is there while it is down.
+#[derive(Clone)]
+pub(crate) enum Patient {
+    /// Its journal did not open.
+    Rescue(Arc<Rescue>),
+    /// Its journal is open, but Raft could not start over a hole in it.
+    Journal(Arc<Journal>),
+}
+
+impl Patient {
+    fn damage(&self) -> Vec<BadRange> {
+        match self {
+            Self::Rescue(rescue) => rescue.damage(),
+            Self::Journal(journal) => journal.damage(),
+        }
+    }
+
+    /// Its first kept offset and its end.
+    pub(crate) fn offsets(&self) -> (u64, u64) {
+        match self {
+            Self::Rescue(rescue) => (rescue.start_offset(), rescue.end_offset()),
+            Self::Journal(journal) => (journal.start_offset(), journal.next_offset()),
+        }
+    }
+
+    /// Good batches for another replica. Blocks.
+    pub(crate) fn read(
+        &self,
+        from_offset: u64,
+        max_bytes: u64,
+    ) -> Result<Vec<RepairBatch>, String> {
+        match self {
+            Self::Rescue(rescue) => rescue.read(from_offset, max_bytes).map_err(text),
+            Self::Journal(journal) => journal
+                .read_for_repair(from_offset, max_bytes)
+                .map_err(text),
+        }
+    }
+
+    /// What has to be filled. Blocks.
+    fn mends(&self) -> Result<Vec<Mend>, String> {
+        match self {
+            Self::Rescue(rescue) => rescue.mends().map_err(text),
+            Self::Journal(journal) => {
+                let mut bases: Vec<u64> = journal
+                    .damage()
+                    .iter()
+                    .map(|bad| bad.segment_base)
+                    .collect();
+                bases.dedup();
+                bases
+                    .into_iter()
+                    .map(|base| journal.mend(base).map_err(text))
+                    .collect()
+            }
+        }
+    }
 }
 
 /// A group that is down, for people.
@@ -41,12 +101,12 @@ pub struct DownGroup {
 }
 
 impl Down {
-    pub(crate) fn new(spec: GroupSpec, own_node: NodeId, rescue: Rescue) -> Arc<Self> {
+    pub(crate) fn new(spec: GroupSpec, own_node: NodeId, patient: Patient) -> Arc<Self> {
         let others = spec.members.values().map(|(node, _)| *node);
         Arc::new(Self {
             group: spec.group_id,
             nodes: others.filter(|node| *node != own_node).collect(),
-            rescue: Arc::new(rescue),
+            patient,
             spec: Mutex::new(Some(spec)),
             state: Mutex::new("it will be fetched from another replica".to_owned()),
         })
@@ -55,7 +115,7 @@ impl Down {
     pub(crate) fn describe(&self) -> DownGroup {
         DownGroup {
             group: self.group,
-            ranges: self.rescue.damage(),
+            ranges: self.patient.damage(),
             state: self.state.lock().clone(),
         }
     }
@@ -84,9 +144,9 @@ impl Groups {
     }
 
     async fn fill_all(&self, down: &Arc<Down>, sources: &Sources) -> Result<(), String> {
-        let rescue = Arc::clone(&down.rescue);
-        let mends = offloaded(self.io(), move || rescue.mends()).await;
-        for mend in mends.map_err(text)?.map_err(text)? {
+        let patient = down.patient.clone();
+        let mends = offloaded(self.io(), move || patient.mends()).await;
+        for mend in mends.map_err(text)?? {
             match fill(self.io(), mend, sources, true).await? {
                 (mend, Filled::Whole) => drop(self.finish(mend).await?),
                 (_, Filled::Stuck(stuck)) => return self.heed(down, sources, stuck).await,
@@ -98,6 +158,10 @@ impl Groups {
     /// Does what a leader's word allows, or says why nothing can be done.
     async fn heed(&self, down: &Arc<Down>, sources: &Sources, stuck: Stuck) -> Result<(), String> {
         let offset = stuck.wanted.offset;
+        if matches!(down.patient, Patient::Journal(_)) {
+            // Sealed segments hold what a later start must find: never cut.
+            return Err(stuck.to_string());
+        }
         match stuck.word {
             Word::NeverCommitted { leader } => {
                 tracing::warn!(
@@ -106,7 +170,7 @@ impl Groups {
                     leader = leader.0,
                     "damaged entries were never committed, says the leader: the log is cut there"
                 );
-                self.with_rescue(down, move |rescue| rescue.cut_tail(offset))
+                self.with_rescue(down, move |rescue| rescue.cut_tail(offset).map_err(text))
                     .await
             }
             Word::Trimmed {
@@ -119,10 +183,15 @@ impl Groups {
                     leader = leader.0,
                     "all that is damaged was trimmed elsewhere: the log begins anew behind the leader's cut"
                 );
-                let cut = sources.read_cut(leader).await.map_err(text)?;
-                let cut = start_cut(cut).map_err(text)?;
-                self.with_rescue(down, move |rescue| rescue.move_start(cut))
-                    .await
+                let snapshot = sources.read_cut(leader).await.map_err(text)?;
+                let cut = start_cut(snapshot.clone()).map_err(text)?;
+                let (disk, dir) = (Arc::clone(&self.io().disk), self.group_dir(down.group));
+                self.with_rescue(down, move |rescue| {
+                    // The snapshot first, as when a leader sends it: the log begins behind it then.
+                    replace_file(&*disk, &dir.join(NEWEST), &[&snapshot]).map_err(text)?;
+                    rescue.move_start(cut).map_err(text)
+                })
+                .await
             }
             Word::None => Err(stuck.to_string()),
         }
@@ -132,7 +201,7 @@ impl Groups {
     async fn with_rescue(
         &self,
         down: &Down,
-        change: impl FnOnce(Rescue) -> Result<(), RescueError> + Send + 'static,
+        change: impl FnOnce(Rescue) -> Result<(), String> + Send + 'static,
     ) -> Result<(), String> {
         let (io, state, dir) = (
             self.io().clone(),
@@ -142,7 +211,7 @@ impl Groups {
         let group = down.group;
         let changed = offloaded(self.io(), move || {
             let rescue = Rescue::open(io, dir, state, group).map_err(text)?;
-            change(rescue).map_err(text)
+            change(rescue)
         });
         changed.await.map_err(text)?
     }

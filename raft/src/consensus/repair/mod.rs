@@ -31,7 +31,7 @@ use tokio::time::Instant;
 pub use down::DownGroup;
 pub use stats::{RepairCounts, RepairStats};
 
-pub(crate) use down::Down;
+pub(crate) use down::{Down, Patient};
 pub(crate) use serve::{read_cut, read_log, segment_digests};
 pub(crate) use sources::Sources;
 
@@ -39,7 +39,7 @@ use super::fitness::Unfit;
 use super::group::Group;
 use super::groups::Groups;
 use super::store::offloaded;
-use crate::journal::Mend;
+use crate::journal::{Mend, MendError};
 use fill::{Filled, fill};
 
 /// How often damage is looked for and failed repairs are considered again.
@@ -180,7 +180,10 @@ impl Groups {
     ) -> Result<u64, String> {
         let journal = Arc::clone(group.journal());
         let begun = offloaded(self.io(), move || journal.mend(base)).await;
-        let mend = begun.map_err(text)?.map_err(text)?;
+        let mend = match begun.map_err(text)? {
+            Err(MendError::Active(_)) => return self.close_for_repair(group).await.map(|()| 0),
+            begun => begun.map_err(text)?,
+        };
         match fill(self.io(), mend, sources, false).await? {
             (mend, Filled::Whole) => self.finish(mend).await,
             (_, Filled::Stuck(stuck)) => Err(stuck.to_string()),

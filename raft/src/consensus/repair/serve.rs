@@ -37,12 +37,10 @@ pub(crate) async fn read_log(groups: Arc<Groups>, payload: Bytes, reply: Replier
 async fn answer(groups: &Groups, message: ReadLogMessage) -> Result<Vec<Bytes>, String> {
     let (from, max) = (message.from_offset, message.max_bytes.min(ANSWER_BYTES));
     if let Some(down) = groups.down(message.group) {
-        let rescue = Arc::clone(&down.rescue);
-        let read = offloaded(groups.io(), move || rescue.read(from, max)).await;
-        let pieces = read
-            .map_err(|e| e.to_string())?
-            .map_err(|e| e.to_string())?;
-        let (start, end) = (down.rescue.start_offset(), down.rescue.end_offset());
+        let patient = down.patient.clone();
+        let read = offloaded(groups.io(), move || patient.read(from, max)).await;
+        let pieces = read.map_err(|e| e.to_string())??;
+        let (start, end) = down.patient.offsets();
         return Ok(encode_pieces(start, end, false, &pieces));
     }
     let group = groups.get(message.group);

@@ -22,6 +22,10 @@ struct RealFiles;
 struct Nothing;
 
 impl Machine for Nothing {
+    fn fresh(&self) -> Box<dyn Machine> {
+        Box::new(Nothing)
+    }
+
     fn apply(&mut self, _batch: &StampedBatch) -> Bytes {
         Bytes::new()
     }

@@ -46,6 +46,10 @@ pub(super) struct Digest {
 }
 
 impl Machine for Digest {
+    fn fresh(&self) -> Box<dyn Machine> {
+        Box::new(Digest::default())
+    }
+
     fn apply(&mut self, batch: &StampedBatch) -> Bytes {
         self.count += 1;
         let bytes = batch.to_contiguous();

@@ -28,6 +28,10 @@ fn digest(_node: u64) -> Box<dyn Machine> {
 struct Slow(Digest);
 
 impl Machine for Slow {
+    fn fresh(&self) -> Box<dyn Machine> {
+        Box::new(Slow(Digest::default()))
+    }
+
     fn apply(&mut self, batch: &StampedBatch) -> Bytes {
         std::thread::sleep(Duration::from_micros(300));
         self.0.apply(batch)

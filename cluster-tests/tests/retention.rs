@@ -18,7 +18,7 @@ fn produce(cluster: &Cluster, from: usize, count: usize) {
     let file = cluster.dir().join("lines");
     std::fs::write(&file, lines).expect("written");
     let file = file.to_str().expect("a path in UTF-8");
-    cluster.imprint_ok(&["produce", TOPIC, "--file", file]);
+    cluster.imprint_ok(&["produce", TOPIC, "--file", file, "--batch", "500"]);
 }
 
 fn stderr(output: &Output) -> String {
@@ -214,6 +214,22 @@ async fn offsets(cluster: &Cluster) -> v1::PartitionOffsets {
     offsets.remove(0)
 }
 
+/// The start, once retention has moved it above `start` and finds nothing more to do.
+async fn settled_above(cluster: &Cluster, start: u64) -> u64 {
+    let mut settled = 0;
+    eventually("retention has done its work", async || {
+        let described = cluster.client().admin().describe_partitions(TOPIC).await;
+        let Some(partition) = described.ok().and_then(|mut all| all.pop()) else {
+            return false;
+        };
+        settled = partition.start_offset;
+        let next = partition.next_deletion.unwrap_or_default();
+        settled > start && !next.why_not.is_empty()
+    })
+    .await;
+    settled
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retention_by_time_keeps_what_is_new() {
     let cluster = Cluster::start_with(&[("IMPRINT_STORAGE_RETENTION_CHECK", "100ms")]).await;
@@ -255,7 +271,7 @@ async fn retention_by_time_keeps_what_is_new() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_change_leave_replicas_identical() {
-    let cluster = Cluster::start_with(&[("IMPRINT_STORAGE_RETENTION_CHECK", "100ms")]).await;
+    let mut cluster = Cluster::start_with(&[("IMPRINT_STORAGE_RETENTION_CHECK", "100ms")]).await;
     cluster
         .create_topic(TOPIC, &[("segment_bytes", "1MiB")])
         .await;
@@ -279,15 +295,29 @@ async fn settings_that_change_leave_replicas_identical() {
     let files = same_files(&cluster).await;
     assert!(files.len() > 4, "{} segments", files.len());
     cluster.imprint_ok(&["topic", "alter", TOPIC, "--set", "retention_bytes=256KiB"]);
-    eventually("the oldest go", async || {
-        offsets(&cluster).await.start_offset > 0
-    })
-    .await;
-    let start = offsets(&cluster).await.start_offset;
+    let start = settled_above(&cluster, 0).await;
     begins_everywhere(&cluster, start, 20_000).await;
     cluster.imprint_ok(&["verify", TOPIC]);
     same_files(&cluster).await;
     let read = cluster.imprint_ok(&["consume", TOPIC, "--exit-at-end"]);
     let expected: String = (start..20_000).map(|n| format!("line {n}\n")).collect();
     assert!(read == expected.as_bytes(), "what is kept is read whole");
+
+    // What was changed is in force after a restart too: no node falls back to what the topic began with.
+    for id in 1..=3 {
+        cluster.kill(id);
+    }
+    for id in 1..=3 {
+        cluster.start_node(id);
+    }
+    cluster.wait_ready().await;
+    produce(&cluster, 20_000, 5000);
+    let start = settled_above(&cluster, start).await;
+    begins_everywhere(&cluster, start, 25_000).await;
+    let files = same_files(&cluster).await;
+    let largest = files.iter().map(|file| file.batches.len()).max();
+    assert!(
+        largest.is_some_and(|bytes| bytes <= 128 << 10),
+        "{largest:?}"
+    );
 }

@@ -113,11 +113,15 @@ impl Core {
         group: GroupId,
         replica: &dyn Replica,
     ) -> ReplicaState {
-        let mut state = state_of(replica);
-        if replica.is_leader() {
-            state.details = Some(self.details(group, replica).await);
+        // First what takes time, so that the offsets aren't older than what is said about them.
+        let details = match replica.is_leader() {
+            true => Some(self.details(group, replica).await),
+            false => None,
+        };
+        ReplicaState {
+            details,
+            ..state_of(replica)
         }
-        state
     }
 
     async fn details(&self, group: GroupId, replica: &dyn Replica) -> ReplicaDetails {

@@ -357,3 +357,38 @@ async fn what_a_stop_left_undone_is_done_at_the_next_start() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_opens_without_a_look_into_sealed_segments() {
+    let mut cluster = TestCluster::start(1, GroupsConfig::default()).await;
+    let replicas = cluster.open_group(GROUP).await;
+    write(&replicas, 40).await;
+    // Then the log begins with a batch, whose term openraft asks for.
+    let trimmed = leader(&replicas).trim(10, deadline()).await;
+    trimmed.expect("committed");
+    until("the log begins with a sealed segment", || {
+        leader(&replicas).journal().purged().is_some()
+    })
+    .await;
+    let sealed: Vec<_> = leader(&replicas)
+        .journal()
+        .segments()
+        .into_iter()
+        .filter(|segment| segment.sealed)
+        .collect();
+    assert!(sealed.len() > 2);
+    drop(replicas);
+    cluster.stop(1).await;
+    for segment in &sealed {
+        let mut bytes = std::fs::read(&segment.path).expect("a segment");
+        // In the first batch's header, where its term would be looked up.
+        bytes[20] ^= 1;
+        std::fs::write(&segment.path, bytes).expect("a file of ours");
+    }
+    cluster.start_node(1).await;
+    let group = cluster
+        .open_replica(GROUP, 1, |_| Box::new(NoMachine))
+        .await
+        .expect("it opens");
+    assert_eq!(group.commit_offset(), 40);
+}

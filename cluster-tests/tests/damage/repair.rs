@@ -88,8 +88,16 @@ async fn nothing_wrong_is_served(cluster: &Cluster, ledger: &Ledger, node: Optio
     }
 }
 
-/// Waits until the files are the same on all nodes again, then holds everything to the audit.
+/// Waits until no replica tells of damage and the files are the same on all nodes again, then holds everything to the audit.
 async fn mended(cluster: &Cluster, topic: &v1::Topic, ledger: &Ledger) {
+    let admin = cluster.client().admin();
+    eventually("no replica is damaged", async || {
+        let described = admin.describe_partitions(TOPIC).await.unwrap_or_default();
+        let mut replicas = described.iter().flat_map(|partition| &partition.replicas);
+        !described.is_empty()
+            && replicas.all(|replica| replica.reachable && replica.damaged.is_empty())
+    })
+    .await;
     same_files(cluster, topic).await;
     hold_audit(cluster, topic, ledger).await;
 }
@@ -100,7 +108,6 @@ async fn bring_back(cluster: &mut Cluster, node: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "damage is not mended from the peers yet"]
 async fn flipped_bits_on_one_replica_are_never_served_and_mended() {
     let (mut cluster, topic, ledger) = filled().await;
     let victim = cluster.follower_of(TOPIC).await;
@@ -133,7 +140,6 @@ async fn flipped_bits_on_one_replica_are_never_served_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "damage is not mended from the peers yet"]
 async fn all_three_replicas_damaged_in_different_places_mend_each_other() {
     let (mut cluster, topic, ledger) = filled().await;
     cluster.kill_all();
@@ -150,7 +156,6 @@ async fn all_three_replicas_damaged_in_different_places_mend_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "damage is not mended from the peers yet"]
 async fn what_was_synced_and_is_gone_comes_back_from_the_peers() {
     let (mut cluster, topic, ledger) = filled().await;
     let victim = cluster.follower_of(TOPIC).await;

@@ -268,13 +268,13 @@ pub const KEYS: &[Key] = &[
         "storage.disk_soft_floor",
         size(0, 16 * 1024 * GIB),
         "",
-        "Free bytes on the disk below which this node gives leadership away; where too few replicas are above theirs, writes are refused with DISK_LOW. Left again a tenth above. Default: a twentieth of the disk, between 64 MiB and 10 GiB, at most a quarter of the disk.",
+        "Free bytes on the disk below which this node gives leadership away; where too few replicas are above theirs, writes are refused with DISK_LOW. Left again a tenth above. Default: a twentieth of the disk, between 64 MiB and 2 GiB, at most a quarter of the disk.",
     ),
     key(
         "storage.disk_hard_floor",
         size(0, 16 * 1024 * GIB),
         "",
-        "Free bytes on the disk below which this node appends no data; reads, trims and deletes go on. Below storage.disk_soft_floor. Left again a tenth above. Default: a fiftieth of the disk, between 32 MiB and 4 GiB, at most an eighth of the disk.",
+        "Free bytes on the disk below which this node appends no data; reads, trims and deletes go on. Below storage.disk_soft_floor. Left again a tenth above. Default: a fiftieth of the disk, between 32 MiB and 1 GiB, at most an eighth of the disk.",
     ),
     key(
         "storage.slow_sync",

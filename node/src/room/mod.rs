@@ -54,8 +54,8 @@ impl Floors {
     /// # Errors
     /// A value is not below the size of the disk.
     pub fn resolve(config: &StorageConfig, total: u64) -> Result<Self, FloorsError> {
-        let soft = (total / 20).clamp(64 * MIB, 10 * GIB).min(total / 4);
-        let hard = (total / 50).clamp(32 * MIB, 4 * GIB).min(total / 8);
+        let soft = (total / 20).clamp(64 * MIB, 2 * GIB).min(total / 4);
+        let hard = (total / 50).clamp(32 * MIB, GIB).min(total / 8);
         let (soft_bytes, hard_bytes) = match (config.disk_soft_floor, config.disk_hard_floor) {
             (Some(soft), Some(hard)) => (soft, hard),
             (Some(soft), None) => (soft, hard.min(soft / 2)),
@@ -293,8 +293,8 @@ mod tests {
         let none = config(None, None, None);
         for (total, soft, hard, reserve) in [
             (64 * MIB, 16 * MIB, 8 * MIB, 64 * MIB / 100),
-            (100 * GIB, 5 * GIB, 2 * GIB, RESERVE_MAX),
-            (100_000 * GIB, 10 * GIB, 4 * GIB, RESERVE_MAX),
+            (100 * GIB, 2 * GIB, GIB, RESERVE_MAX),
+            (100_000 * GIB, 2 * GIB, GIB, RESERVE_MAX),
         ] {
             let floors = Floors::resolve(&none, total).expect("defaults");
             let found = (floors.soft_bytes, floors.hard_bytes, floors.reserve_bytes);

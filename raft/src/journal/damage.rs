@@ -391,7 +391,11 @@ pub(super) fn is_lost(error: &io::Error) -> bool {
     let by_number = matches!(error.raw_os_error(), Some(EIO | EBADMSG | EUCLEAN));
     let by_kind = matches!(
         error.kind(),
-        io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof
+        io::ErrorKind::PermissionDenied
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
     );
     by_number || by_kind
 }

@@ -195,7 +195,16 @@ impl Mend {
             order.reverse();
         }
         for one in order {
-            disk.rename(&Companion::Mend.path(&one.path), &one.path)?;
+            let filled = Companion::Mend.path(&one.path);
+            match disk.rename(&filled, &one.path) {
+                // Something that is no file has the segment's name.
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                    let quarantine = Quarantine::of(disk, &self.plan.dir, self.plan.group)?;
+                    quarantine.take(Reason::Foreign, &one.path)?;
+                    disk.rename(&filled, &one.path)?;
+                }
+                renamed => renamed?,
+            }
             disk.sync_dir(&self.plan.dir)?;
         }
         for (n, one) in proved.iter().enumerate() {

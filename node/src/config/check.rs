@@ -44,6 +44,7 @@ pub(super) fn check(written: &Written, problems: &mut Vec<ConfigError>) -> NodeC
             stuck_sync: reader.duration("storage.stuck_sync"),
             scrub_bytes_per_second: reader.size("storage.scrub_bytes_per_second"),
             scrub_interval: reader.duration("storage.scrub_interval"),
+            catch_up_bytes_per_second: reader.size("storage.catch_up_bytes_per_second"),
         },
         limits: reader.limits(),
         shutdown_grace: reader.duration("shutdown.grace"),

@@ -295,6 +295,12 @@ pub const KEYS: &[Key] = &[
         "The most that is read in a second to find damage in sealed segments before somebody needs them; 0 switches it off.",
     ),
     key(
+        "storage.catch_up_bytes_per_second",
+        size(0, 100 * GIB),
+        "64MiB",
+        "The most that is read from disk in a second for followers that are behind, so that they leave room for others; 0 sets no limit.",
+    ),
+    key(
         "storage.scrub_interval",
         duration(SECOND, 90 * 24 * 3600 * SECOND),
         "7d",

@@ -88,6 +88,7 @@ pub struct StorageConfig {
     pub stuck_sync: Duration,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
+    pub catch_up_bytes_per_second: u64,
 }
 
 /// Bounds of what clients may ask for and hold; bytes unless the name says otherwise.

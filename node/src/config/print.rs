@@ -80,6 +80,9 @@ fn value(config: &NodeConfig, key: &Key) -> String {
         "storage.slow_sync" => format_duration(config.storage.slow_sync),
         "storage.stuck_sync" => format_duration(config.storage.stuck_sync),
         "storage.scrub_bytes_per_second" => format_size(config.storage.scrub_bytes_per_second),
+        "storage.catch_up_bytes_per_second" => {
+            format_size(config.storage.catch_up_bytes_per_second)
+        }
         "storage.scrub_interval" => format_duration(config.storage.scrub_interval),
         "limits.max_batch_bytes" => format_size(limits.max_batch_bytes),
         "limits.max_poll_bytes" => format_size(limits.max_poll_bytes),

@@ -342,6 +342,7 @@ fn groups_config(config: &NodeConfig) -> GroupsConfig {
         election_timeout_min: config.raft.election_timeout_min,
         election_timeout_max: config.raft.election_timeout_max,
         tail_cache_bytes: config.storage.tail_cache_bytes,
+        catch_up_bytes_per_second: config.storage.catch_up_bytes_per_second,
         scrub: ScrubConfig {
             bytes_per_second: config.storage.scrub_bytes_per_second,
             interval: config.storage.scrub_interval,

@@ -36,6 +36,7 @@ use imprint_proto::ids::NodeId;
 use imprint_raft::disk::{Disk, Io, is_no_space, read_file};
 use imprint_raft::identity::{self, Identity, IdentityError};
 use imprint_raft::meta::MetaStore;
+use imprint_raft::quarantine::Quarantine;
 use imprint_raft::rpc::{CallOptions, Class, Hello, PeerTable, RpcError, methods};
 use imprint_raft::seams::Entropy;
 use parking_lot::Mutex;
@@ -562,14 +563,8 @@ fn read_record(parts: &FormationParts) -> Result<Option<FormationRecord>, Format
 }
 
 fn set_aside(disk: &dyn Disk, parts: &FormationParts, path: &Path) -> std::io::Result<PathBuf> {
-    let quarantine = parts.data_dir.join("quarantine");
-    disk.create_dir_all(&quarantine)?;
-    let count = disk.list(&quarantine)?.len();
-    let aside = quarantine.join(format!("{count:06}-formation"));
-    disk.rename(path, &aside)?;
-    disk.sync_dir(&quarantine)?;
-    disk.sync_dir(&parts.data_dir)?;
-    Ok(aside)
+    let now_us = parts.io.clock.now_micros();
+    Quarantine::new(disk, &parts.data_dir, now_us).set_aside(path, "formation")
 }
 
 /// Lower-case hex, as identities are shown everywhere.

@@ -63,10 +63,12 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// Another process uses the directory.
-    #[error("{}: another process uses this data directory", path.display())]
+    #[error("{}: another process uses this data directory{holder}", path.display())]
     InUse {
         /// The lock file.
         path: PathBuf,
+        /// Its process id as far as it is known, in words.
+        holder: String,
     },
     /// The disk.
     #[error("{}", path.display())]
@@ -87,9 +89,21 @@ pub fn lock(disk: &dyn Disk, data: &Path) -> Result<Box<dyn DirLock>, IdentityEr
     };
     disk.create_dir_all(data).map_err(wrap)?;
     disk.lock(&path).map_err(|source| match source.kind() {
-        io::ErrorKind::WouldBlock => IdentityError::InUse { path: path.clone() },
+        io::ErrorKind::WouldBlock => IdentityError::InUse {
+            holder: holder(disk, &path),
+            path: path.clone(),
+        },
         _ => wrap(source),
     })
+}
+
+/// The process id that the holder of a lock left in the file.
+fn holder(disk: &dyn Disk, path: &Path) -> String {
+    let text = disk::read_file(disk, path).unwrap_or_default();
+    let id = std::str::from_utf8(&text)
+        .ok()
+        .and_then(|text| text.parse::<u32>().ok());
+    id.map_or_else(String::new, |id| format!(": process {id}"))
 }
 
 /// Reads the identity; `None` if there is none yet.
@@ -251,10 +265,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = crate::disk::RealDisk;
         let held = lock(&disk, dir.path()).unwrap();
-        assert!(matches!(
-            lock(&disk, dir.path()),
-            Err(IdentityError::InUse { .. })
-        ));
+        let refused = lock(&disk, dir.path()).unwrap_err();
+        assert!(matches!(refused, IdentityError::InUse { .. }));
+        let own_id = format!("process {}", std::process::id());
+        assert!(refused.to_string().ends_with(&own_id), "{refused}");
         drop(held);
         lock(&disk, dir.path()).unwrap();
     }

@@ -6,6 +6,7 @@ pub mod identity;
 pub mod journal;
 pub mod meta;
 pub mod offline;
+pub mod quarantine;
 pub mod rpc;
 pub mod seams;
 pub mod statelog;

@@ -27,12 +27,15 @@ use imprint_raft::{
     consensus::{Groups, GroupsConfig, RaftDispatcher, ScrubConfig},
     disk::Io,
     meta::{MetaError, MetaStore, SledMeta},
+    quarantine,
     rpc::{Hello, HelloSource, PeerTable, Refusal, RpcConfig, RpcServer, TableParts},
     seams::{Entropy, Listener, Net},
 };
 use std::{
     io,
+    path::PathBuf,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 use storage::Storage;
 pub use storage::StorageError;
@@ -62,6 +65,21 @@ pub type OpenMeta = fn(&std::path::Path) -> Result<Arc<dyn MetaStore>, MetaError
 /// sled, in the data directory.
 pub fn open_sled(data_dir: &std::path::Path) -> Result<Arc<dyn MetaStore>, MetaError> {
     Ok(Arc::new(SledMeta::open(data_dir)?))
+}
+
+/// Between two looks at the quarantine.
+const QUARANTINE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Removes what has been set aside for long enough, and warns if it is much; now and every day.
+async fn look_after_quarantine(io: Io, data: PathBuf) {
+    loop {
+        let (look_io, look_data) = (io.clone(), data.clone());
+        let looked = offloaded(&io, move || quarantine::look_after(&look_io, &look_data)).await;
+        if let Err(error) = looked {
+            tracing::warn!(%error, "could not look through the quarantine");
+        }
+        tokio::time::sleep(QUARANTINE_EVERY).await;
+    }
 }
 
 /// Why a node did not start, or could not go on.
@@ -207,6 +225,10 @@ impl Node {
             slow_sync: config.storage.slow_sync,
         };
         background.spawn(monitor.run());
+        background.spawn(look_after_quarantine(
+            seams.io.clone(),
+            config.data_dir.clone(),
+        ));
         let boot = boot::Boot {
             config: config.clone(),
             addresses: bound.addresses.clone(),

@@ -12,6 +12,7 @@ use imprint_proto::ids::NodeId;
 use imprint_raft::{
     disk::{DirLock, Io, is_no_space},
     identity::{self, Identity, IdentityError},
+    journal::set_aside_unknown_groups,
     meta::{MetaError, MetaStore},
     seams::Entropy,
     statelog::{Presence, StateLog, StateLogError},
@@ -115,6 +116,10 @@ fn open(
         None => Presence::MayBeNew,
     };
     let state = StateLog::open_with(io.clone(), &dir.join("state"), presence)?;
+    set_aside_unknown_groups(io, dir, &state).map_err(|source| StorageError::Io {
+        path: dir.join("groups"),
+        source,
+    })?;
     let identity = begin_run(io, dir, node, entropy)?;
     Ok(Storage {
         identity,

@@ -408,7 +408,7 @@ impl Groups {
     }
 
     pub(crate) fn group_dir(&self, group: u64) -> PathBuf {
-        self.data_dir.join("groups").join(format!("{group:020}"))
+        crate::journal::group_dir(&self.data_dir, group)
     }
 
     async fn resume(

@@ -27,6 +27,7 @@ use super::types::{
 };
 use crate::disk::{Disk, parent, read_file, replace_file};
 use crate::journal::{Cut, LogPos, RollSettings, StartCut};
+use crate::quarantine::Quarantine;
 
 pub(crate) type SnapshotOf = openraft::alias::SnapshotOf<TypeConfig, Bytes>;
 pub(crate) type SnapshotMetaOf = openraft::alias::SnapshotMetaOf<TypeConfig>;
@@ -347,13 +348,10 @@ impl SnapshotFiles {
         if !self.disk.exists(path)? {
             return Ok(());
         }
-        let quarantine = parent(parent(&self.dir)?)?.join("quarantine");
-        self.disk.create_dir_all(&quarantine)?;
-        let count = self.disk.list(&quarantine)?.len();
-        let to = quarantine.join(format!("{count:06}-group-{:020}-{name}", self.group));
+        let data = parent(parent(&self.dir)?)?;
+        let what = format!("group-{:020}-{name}", self.group);
+        let to = Quarantine::undated(&*self.disk, data).set_aside(path, &what)?;
         tracing::warn!(group = self.group, to = %to.display(), "a damaged snapshot is set aside");
-        self.disk.rename(path, &to)?;
-        self.disk.sync_dir(&quarantine)?;
-        self.disk.sync_dir(&self.dir)
+        Ok(())
     }
 }

@@ -99,7 +99,13 @@ impl Disk for RealDisk {
                 .open(path),
         )?;
         match named(path, fs4::fs_std::FileExt::try_lock_exclusive(&file))? {
-            true => Ok(Box::new(RealLock(file))),
+            true => {
+                // For people only: whoever is refused can say who has it.
+                let _ = file
+                    .set_len(0)
+                    .and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0));
+                Ok(Box::new(RealLock(file)))
+            }
             false => Err(io::Error::new(
                 io::ErrorKind::WouldBlock,
                 format!("{}: another process holds it", path.display()),

@@ -39,6 +39,7 @@ mod segment;
 mod shape;
 mod survey;
 mod tail;
+mod unknown;
 mod void;
 pub(crate) mod walk;
 mod writer;
@@ -63,6 +64,7 @@ pub use open::{Rescue, RescueError, StartCut};
 pub use read::{ReadBatches, StampedRead};
 pub use segment::SegmentName;
 pub use survey::{GoodRun, Pace, Piece};
+pub use unknown::{group_dir, set_aside_unknown_groups};
 pub use void::VoidOutcome;
 
 pub use crate::statelog::{ControlKind, Done, LogPos, RollSettings, StateLog, VoteRecord};

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use imprint_proto::envelope::{self, EnvelopeError};
 use parking_lot::Mutex;
 
+pub(crate) use sled_store::number_of;
 pub use sled_store::{SledMeta, opens};
 
 imprint_proto::envelope! {
@@ -38,6 +39,9 @@ pub enum MetaError {
     /// The database.
     #[error("meta store")]
     Store(#[from] sled::Error),
+    /// The database can't be used at all; its directory may be deleted while the node is stopped.
+    #[error("meta store: {0}")]
+    Unusable(String),
 }
 
 /// A key and its value.

@@ -13,6 +13,7 @@ use super::scan::{self, Scan, ScanError};
 use super::state::NodeState;
 use super::{Files, Inner, StateLog};
 use crate::disk::{self, Disk, Io, OpenMode};
+use crate::quarantine::Quarantine;
 
 pub(crate) const COPIES: [&str; 2] = ["a.log", "b.log"];
 
@@ -95,7 +96,9 @@ impl StateLog {
             })?;
         let mut state = NodeState::default();
         scan.records.iter().for_each(|record| state.apply(record));
-        let files = mend(disk.as_ref(), dir, &copies, &scan).map_err(wrap)?;
+        let data = disk::parent(dir).map_err(wrap)?;
+        let quarantine = Quarantine::new(disk.as_ref(), data, io.clock.now_micros());
+        let files = mend(disk.as_ref(), &quarantine, dir, &copies, &scan).map_err(wrap)?;
         let stops = state
             .groups
             .iter()
@@ -166,7 +169,11 @@ pub(crate) fn mend_copies(disk: &dyn Disk, dir: &Path) -> Result<(), StateLogErr
         dir: dir.to_owned(),
         source,
     })?;
-    mend(disk, dir, &copies, &scan).map(drop).map_err(wrap)
+    let data = disk::parent(dir).map_err(wrap)?;
+    let quarantine = Quarantine::undated(disk, data);
+    mend(disk, &quarantine, dir, &copies, &scan)
+        .map(drop)
+        .map_err(wrap)
 }
 
 fn read_copies(disk: &dyn Disk, dir: &Path) -> io::Result<[Option<Bytes>; 2]> {
@@ -200,6 +207,7 @@ fn same_generation(copies: &[Option<Bytes>; 2]) -> [Bytes; 2] {
 /// Makes both copies hold exactly the good bytes. What differs is kept in `quarantine/` beside the directory.
 fn mend(
     disk: &dyn Disk,
+    quarantine: &Quarantine<'_>,
     dir: &Path,
     copies: &[Option<Bytes>; 2],
     scan: &Scan,
@@ -219,22 +227,12 @@ fn mend(
                 good = scan.good.len(),
                 "mending a copy of the state log"
             );
-            keep_aside(disk, dir, name, bad)?;
+            let aside = quarantine.place(&format!("state-{name}"))?;
+            disk::replace_file(disk, &aside, &[bad])?;
         }
         disk::replace_file(disk, &dir.join(name), &[&scan.good])?;
     }
     open_files(disk, dir, scan.generation, scan.good.len() as u64, 0)
-}
-
-fn keep_aside(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let quarantine = disk::parent(dir)?.join("quarantine");
-    disk.create_dir_all(&quarantine)?;
-    let there = disk.list(&quarantine)?.len();
-    disk::replace_file(
-        disk,
-        &quarantine.join(format!("state-{there:06}-{name}")),
-        &[bytes],
-    )
 }
 
 fn open_files(

@@ -4,10 +4,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::{
-    Checker, FORMATION, Failed, Fix, GROUPS, Item, META, QUARANTINE, STATE, Verdict, group_id,
-};
+use super::{Checker, FORMATION, Failed, Fix, GROUPS, Item, QUARANTINE, STATE, Verdict, group_id};
 use crate::identity;
+use crate::meta::number_of as meta_number;
 use crate::offline::small;
 use crate::statelog::open::{COPIES, Examined, examine};
 use crate::statelog::{NodeState, Record};
@@ -181,10 +180,12 @@ impl Checker<'_> {
     }
 
     fn meta(&mut self) -> Result<(), Failed> {
-        let dir = self.data.join(META);
-        if !self.exists(&dir)? {
+        let names = self.list(self.data)?;
+        let stores = names.iter().filter(|name| meta_number(name).is_some());
+        let Some(current) = stores.max_by_key(|name| meta_number(name)) else {
             return Ok(());
-        }
+        };
+        let dir = self.data.join(current);
         let item = match (self.options.meta)(&dir) {
             None => Item::new("meta", None, &dir, Verdict::Note, "not opened"),
             Some(Ok(())) => Item::new("meta", None, &dir, Verdict::Ok, "opens"),
@@ -223,11 +224,10 @@ impl Checker<'_> {
             FORMATION,
             STATE,
             GROUPS,
-            META,
             QUARANTINE,
         ];
         for name in names {
-            if known.contains(&name.as_str()) {
+            if known.contains(&name.as_str()) || meta_number(name).is_some() {
                 continue;
             }
             let path = self.data.join(name);

@@ -36,7 +36,7 @@ impl Directory {
         let full = std::fs::canonicalize(dir).map_err(|e| super::show::file_error(dir, e))?;
         let place = check::locate(&RealDisk, &full).map_err(said)?;
         let lock = match check::lock(&RealDisk, &place) {
-            Err(CheckError::Lock(IdentityError::InUse { path })) if while_running => {
+            Err(CheckError::Lock(IdentityError::InUse { path, .. })) if while_running => {
                 say(&format!(
                     "note: a running node has {}: ends of logs and the newest records of the state log may move meanwhile, and \
                      look torn or behind",

@@ -28,6 +28,8 @@ use imprint_raft::disk::{Disk, RealDisk};
 use tonic::{Code, Status};
 
 const TOPIC: &str = "events";
+/// What is only asked whether it takes writes; the ledger knows nothing of it.
+const PROBED: &str = "probed";
 /// Room for a few rolls, small enough to fill in a moment.
 const DISK_BYTES: u64 = 64 << 20;
 /// Bytes that the filler takes at a time.
@@ -164,7 +166,7 @@ async fn send_once(cluster: &Cluster, id: u64) -> Result<v1::SendResponse, Statu
     let endpoint = tonic::transport::Endpoint::from_shared(address).expect("an address");
     let channel = endpoint.connect().await.expect("the node listens");
     let request = v1::SendRequest {
-        topic: TOPIC.into(),
+        topic: PROBED.into(),
         partition: 0,
         batch: batch_of(b"is there room?").into_bytes(),
         expected_offset: None,
@@ -231,6 +233,7 @@ async fn with_all_disks_full_writes_are_refused_reads_and_trims_go_on_and_servic
         return;
     };
     let old = fill_topic(&cluster, "old").await;
+    cluster.create_topic(PROBED, &[]).await;
     let load = Load::start(&cluster, TOPIC, 4);
     load.wait_for(200).await;
     let dirs: Vec<PathBuf> = cluster.nodes.iter().map(|n| n.data_dir.clone()).collect();

@@ -129,6 +129,17 @@ pub enum OpenGroupError {
     Io { group: u64, source: std::io::Error },
 }
 
+impl OpenGroupError {
+    /// Whether it was for want of room on the disk, and may work when there is some.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::Journal { source, .. } => source.is_no_space(),
+            Self::Io { source, .. } => crate::disk::is_no_space(source),
+            _ => false,
+        }
+    }
+}
+
 /// All replicas of this node.
 pub struct Groups {
     pub(crate) node_id: NodeId,
@@ -461,7 +472,15 @@ impl Groups {
         let io = self.io.clone();
         let state = Arc::clone(&self.state);
         offloaded(&self.io, move || {
-            Journal::open(io, dir, state, group, config)
+            let open = || {
+                let (io, state) = (io.clone(), Arc::clone(&state));
+                Journal::open(io, dir.clone(), state, group, config)
+            };
+            match open() {
+                // What recovery sets aside needs room.
+                Err(error) if error.is_no_space() && io.space.hit(io.disk.as_ref()) => open(),
+                other => other,
+            }
         })
         .await
         .map_err(|source| OpenGroupError::Io { group, source })?

@@ -77,6 +77,13 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether it was for want of room on the disk, and may work when there is some.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if crate::disk::is_no_space(source))
+    }
+}
+
 /// Why an append was refused. Nothing of it was taken.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {

@@ -33,7 +33,7 @@ const PROBED: &str = "probed";
 /// Room for a few rolls, small enough to fill in a moment.
 const DISK_BYTES: u64 = 64 << 20;
 /// Bytes that the filler takes at a time.
-const PIECE: usize = 4096;
+const PIECE: usize = 64 << 10;
 
 /// The small file systems; gone when dropped, whatever still uses them.
 #[derive(Default)]
@@ -66,19 +66,21 @@ impl Drop for Mounts {
     }
 }
 
-/// Takes every byte of a disk, again and again, until it is dropped.
+/// Takes every byte of a disk but a few, again and again, until it is dropped.
 struct Filler {
+    leave_bytes: u64,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
 }
 
 impl Filler {
-    fn start(dir: &Path) -> Filler {
+    fn start(dir: &Path, leave_bytes: u64) -> Filler {
         let (stop, path) = (Arc::new(AtomicBool::new(false)), dir.join("somebody-elses"));
         let (stopped, file) = (Arc::clone(&stop), path.clone());
-        let thread = std::thread::spawn(move || fill(&file, &stopped));
+        let thread = std::thread::spawn(move || fill(&file, leave_bytes, &stopped));
         Filler {
+            leave_bytes,
             stop,
             thread: Some(thread),
             path,
@@ -89,18 +91,21 @@ impl Filler {
         let dir = self.path.parent().expect("in a directory");
         eventually("the disk is full", async || {
             let space = RealDisk.space(dir).expect("a mounted disk");
-            space.free_bytes < 16 * PIECE as u64
+            space.free_bytes < self.leave_bytes + 2 * PIECE as u64
         })
         .await;
     }
 }
 
-fn fill(path: &Path, stopped: &AtomicBool) {
+fn fill(path: &Path, leave_bytes: u64, stopped: &AtomicBool) {
+    let dir = path.parent().expect("in a directory");
     let mut file = File::create(path).expect("made");
-    let piece = vec![7; 16 * PIECE];
+    let piece = vec![7; PIECE];
     while !stopped.load(Ordering::Acquire) {
+        let free = RealDisk.space(dir).map_or(0, |space| space.free_bytes);
         // A short write takes what is left.
-        if file.write(&piece).is_err() {
+        let filled = free <= leave_bytes || file.write(&piece).is_err();
+        if filled {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -190,7 +195,7 @@ async fn a_follower_with_a_full_disk_holds_up_nobody_and_comes_back_by_itself() 
     load.wait_for(50).await;
     let leader = cluster.leader_of(TOPIC).await;
     let follower = leader % 3 + 1;
-    let filler = Filler::start(&cluster.node(follower).data_dir);
+    let filler = Filler::start(&cluster.node(follower).data_dir, 0);
     filler.wait_full().await;
     wait_state(&cluster, follower, "full").await;
     load.wait_for(500).await;
@@ -211,7 +216,7 @@ async fn a_leader_with_a_full_disk_gives_the_lead_away() {
     let load = Load::start(&cluster, TOPIC, 4);
     load.wait_for(50).await;
     let leader = cluster.leader_of(TOPIC).await;
-    let filler = Filler::start(&cluster.node(leader).data_dir);
+    let filler = Filler::start(&cluster.node(leader).data_dir, 0);
     filler.wait_full().await;
     eventually("another node leads", async || {
         cluster.leader_of(TOPIC).await != leader
@@ -227,23 +232,16 @@ async fn a_leader_with_a_full_disk_gives_the_lead_away() {
     hold_audit(&cluster, &topic, &ledger).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_all_disks_full_writes_are_refused_reads_and_trims_go_on_and_service_returns() {
-    let Some((mut cluster, _mounts, topic)) = start().await else {
-        return;
-    };
-    let old = fill_topic(&cluster, "old").await;
-    cluster.create_topic(PROBED, &[]).await;
-    let load = Load::start(&cluster, TOPIC, 4);
-    load.wait_for(200).await;
-    let dirs: Vec<PathBuf> = cluster.nodes.iter().map(|n| n.data_dir.clone()).collect();
-    let fillers: Vec<Filler> = dirs.iter().map(|dir| Filler::start(dir)).collect();
+/// Fills all disks and waits until writes are refused with a reason.
+async fn fill_all(cluster: &Cluster, leave_bytes: u64) -> Vec<Filler> {
+    let dirs = cluster.nodes.iter().map(|node| node.data_dir.clone());
+    let fillers: Vec<Filler> = dirs.map(|dir| Filler::start(&dir, leave_bytes)).collect();
     for filler in &fillers {
         filler.wait_full().await;
     }
     let mut refused = None;
     eventually("writes are refused for want of room", async || {
-        let answer = send_once(&cluster, 1).await;
+        let answer = send_once(cluster, 1).await;
         refused = answer.err().filter(|status| reason(status) == "DISK_LOW");
         refused.is_some()
     })
@@ -251,32 +249,62 @@ async fn with_all_disks_full_writes_are_refused_reads_and_trims_go_on_and_servic
     let refused = refused.expect("waited for");
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("bytes are free"), "{refused}");
+    fillers
+}
 
-    let at_refusal = load.acknowledged();
-    let read = cluster
-        .client()
-        .poll(TOPIC, 0, Position::First, PollOptions::default())
-        .await
-        .expect("reads go on");
-    assert!(read.next_offset > 0, "{at_refusal} were acknowledged");
-    let trimmed = cluster
-        .client()
-        .admin()
-        .trim_topic(trim_all(&old))
-        .await
-        .expect("trims go on");
-    assert!(trimmed.iter().all(|p| p.reason.is_empty()), "{trimmed:?}");
-    assert!(trimmed[0].start_offset > 0, "{trimmed:?}");
-    all_run(&mut cluster);
+async fn read_first(cluster: &Cluster) {
+    let client = cluster.client();
+    let read = client.poll(TOPIC, 0, Position::First, PollOptions::default());
+    assert!(read.await.expect("reads go on").next_offset > 0);
+}
 
-    drop(fillers);
+async fn hold_after(mut cluster: Cluster, topic: &v1::Topic, load: Load) {
     for id in 1..=3 {
         wait_state(&cluster, id, "enough").await;
     }
     load.wait_for(200).await;
     let ledger = load.finish().await;
     all_run(&mut cluster);
-    hold_audit(&cluster, &topic, &ledger).await;
+    hold_audit(&cluster, topic, &ledger).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_disks_full_to_the_last_byte_writes_are_refused_and_service_returns() {
+    let Some((mut cluster, _mounts, topic)) = start().await else {
+        return;
+    };
+    cluster.create_topic(PROBED, &[]).await;
+    let load = Load::start(&cluster, TOPIC, 4);
+    load.wait_for(200).await;
+    let fillers = fill_all(&cluster, 0).await;
+    read_first(&cluster).await;
+    all_run(&mut cluster);
+    drop(fillers);
+    hold_after(cluster, &topic, load).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn below_the_hard_floor_reads_trims_and_deletes_go_on_and_service_returns() {
+    let Some((mut cluster, _mounts, topic)) = start().await else {
+        return;
+    };
+    let old = fill_topic(&cluster, "old").await;
+    cluster.create_topic("unwanted", &[]).await;
+    cluster.create_topic(PROBED, &[]).await;
+    let load = Load::start(&cluster, TOPIC, 4);
+    load.wait_for(200).await;
+    let fillers = fill_all(&cluster, 4 << 20).await;
+    read_first(&cluster).await;
+    let client = cluster.client();
+    let trimmed = client.admin().trim_topic(trim_all(&old)).await;
+    let trimmed = trimmed.expect("trims go on");
+    assert!(trimmed.iter().all(|p| p.reason.is_empty()), "{trimmed:?}");
+    assert!(trimmed[0].start_offset > 0, "{trimmed:?}");
+    let deleted = client.admin().delete_topic("unwanted").await;
+    deleted.expect("topics can be deleted");
+    all_run(&mut cluster);
+    drop(fillers);
+    hold_after(cluster, &topic, load).await;
 }
 
 /// A topic of a few segments.

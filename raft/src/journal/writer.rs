@@ -21,7 +21,7 @@ use imprint_proto::batch::StampedBatch;
 
 use super::segment::Segment;
 use super::{Done, Inner, Journal, LogPos, failed_before};
-use crate::disk::{DiskFile, OpenMode, is_no_space};
+use crate::disk::{DiskFile, OpenMode, SpaceLevel, is_no_space};
 use crate::statelog::Record;
 
 /// Plans work when all before it is done; may change the log in memory.
@@ -508,7 +508,9 @@ impl Journal {
             let mut extent = segment.extent.lock();
             let left = extent.zeroed_end.saturating_sub(extent.frontier);
             let busy = extent.zeroing || extent.closed;
-            if step == 0 || busy || left > step / 2 || extent.frontier >= segment_bytes {
+            // What little room there is goes to data.
+            let short = self.io.space.level() != SpaceLevel::Enough;
+            if step == 0 || busy || short || left > step / 2 || extent.frontier >= segment_bytes {
                 return;
             }
             extent.zeroing = true;

@@ -30,6 +30,8 @@ use tonic::{Code, Status};
 const TOPIC: &str = "events";
 /// What is only asked whether it takes writes; the ledger knows nothing of it.
 const PROBED: &str = "probed";
+/// Segments that little is written ahead for.
+const SMALL: &[(&str, &str)] = &[("segment_bytes", "64KiB")];
 /// Room for a few rolls, small enough to fill in a moment.
 const DISK_BYTES: u64 = 64 << 20;
 /// Bytes that the filler takes at a time.
@@ -135,9 +137,7 @@ async fn start() -> Option<(Cluster, Mounts, v1::Topic)> {
         }
     })
     .await;
-    let topic = cluster
-        .create_topic(TOPIC, &[("segment_bytes", "64KiB")])
-        .await;
+    let topic = cluster.create_topic(TOPIC, SMALL).await;
     Some((cluster, mounts, topic))
 }
 
@@ -273,7 +273,7 @@ async fn with_all_disks_full_to_the_last_byte_writes_are_refused_and_service_ret
     let Some((mut cluster, _mounts, topic)) = start().await else {
         return;
     };
-    cluster.create_topic(PROBED, &[]).await;
+    cluster.create_topic(PROBED, SMALL).await;
     let load = Load::start(&cluster, TOPIC, 4);
     load.wait_for(200).await;
     let fillers = fill_all(&cluster, 0).await;
@@ -289,8 +289,8 @@ async fn below_the_hard_floor_reads_trims_and_deletes_go_on_and_service_returns(
         return;
     };
     let old = fill_topic(&cluster, "old").await;
-    cluster.create_topic("unwanted", &[]).await;
-    cluster.create_topic(PROBED, &[]).await;
+    cluster.create_topic("unwanted", SMALL).await;
+    cluster.create_topic(PROBED, SMALL).await;
     let load = Load::start(&cluster, TOPIC, 4);
     load.wait_for(200).await;
     let fillers = fill_all(&cluster, 4 << 20).await;
@@ -309,9 +309,7 @@ async fn below_the_hard_floor_reads_trims_and_deletes_go_on_and_service_returns(
 
 /// A topic of a few segments.
 async fn fill_topic(cluster: &Cluster, name: &str) -> v1::Topic {
-    let topic = cluster
-        .create_topic(name, &[("segment_bytes", "64KiB")])
-        .await;
+    let topic = cluster.create_topic(name, SMALL).await;
     let client = cluster.client();
     let payload = Bytes::from(vec![b'x'; 32 << 10]);
     for _ in 0..16 {

@@ -111,9 +111,11 @@ impl RaftDispatcher {
         if !request.entries.is_empty() || group.is_asleep() {
             group.wake();
         }
-        // Heartbeats and control entries go on. The leader takes this for an unreachable replica and tries again ever less
-        // often, up to once a second.
-        if group.has_no_room() && request.entries.iter().any(carries_batch) {
+        // Heartbeats and control entries go on, and batches that are here already: a new leader looks with them for the place
+        // where the logs part. The leader takes this for an unreachable replica and tries again ever less often, up to once
+        // a second.
+        let is_new = |entry: &Entry| carries_batch(entry) && !group.holds(&entry.log_id);
+        if group.has_no_room() && request.entries.iter().any(is_new) {
             return reply.error(status::NOT_READY, "the disk has no room for data");
         }
         self.push(conn.conn_id, group, request, reply);

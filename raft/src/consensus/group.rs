@@ -24,7 +24,7 @@ use super::fitness::Fitness;
 use super::keeper::KeeperTask;
 use super::machine::GroupMachine;
 use super::store::{Installing, OnDamage};
-use super::types::{AppRecord, Applied, TypeConfig};
+use super::types::{AppRecord, Applied, LogId, TypeConfig, log_pos};
 use crate::journal::{Journal, RollSettings, VoidOutcome};
 
 pub(crate) type GroupRaft = Raft<TypeConfig, GroupMachine>;
@@ -181,6 +181,13 @@ impl Group {
     /// True when no data may be appended here. The controller's few bytes always may: deleting a topic makes room.
     pub(crate) fn has_no_room(&self) -> bool {
         self.id != 0 && self.journal.io().space.is_full()
+    }
+
+    /// Whether this entry is in the log here.
+    pub(crate) fn holds(&self, id: &LogId) -> bool {
+        let pos = log_pos(id);
+        let purged = self.journal.purged();
+        purged >= Some(pos) || self.journal.term_at(pos.index) == Some(pos.term)
     }
 
     pub(crate) fn raft(&self) -> &GroupRaft {

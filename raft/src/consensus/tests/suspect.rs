@@ -212,3 +212,29 @@ async fn a_replica_without_room_takes_no_data_and_catches_up_when_there_is_some(
         .await
         .expect("a leader without room is heard");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_room_anywhere_a_new_leader_finds_its_followers_and_control_entries_go_on() {
+    let disks = disks();
+    let cluster = TestCluster::start_on(3, GroupsConfig::default(), |id| io_on(&disks[&id])).await;
+    let replicas = cluster.open_group(GROUP).await;
+    for _ in 0..20 {
+        write(&replicas, b"everywhere").await;
+    }
+    let all_have = || replicas.values().all(|g| g.journal().next_offset() == 20);
+    until("all have it", all_have).await;
+    for node in cluster.nodes.values() {
+        node.groups.io.space.set_level(SpaceLevel::Full);
+    }
+    let other = *replicas
+        .iter()
+        .find(|(_, group)| !group.is_leader())
+        .expect("two of three follow")
+        .0;
+    leader(&replicas)
+        .transfer_leader(imprint_proto::ids::NodeId(other))
+        .await;
+    until("the other one leads", || replicas[&other].is_leader()).await;
+    let start = replicas[&other].trim(10, deadline()).await;
+    assert_eq!(start.expect("trims go on"), 10);
+}

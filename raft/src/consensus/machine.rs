@@ -275,7 +275,7 @@ impl GroupMachine {
 
     async fn write(&self, snap: Snap) -> io::Result<()> {
         let files = Arc::clone(&self.0.files);
-        offloaded(self.0.journal.io(), move || files.write(&snap)).await??;
+        self.on_disk(move || files.write(&snap)).await?;
         let newest = self.0.files.newest().map(|place| place.pos);
         self.0.built.send_replace(newest);
         Ok(())
@@ -283,7 +283,17 @@ impl GroupMachine {
 
     async fn write_before(&self, snap: Snap) -> io::Result<()> {
         let files = Arc::clone(&self.0.files);
-        offloaded(self.0.journal.io(), move || files.write_before(&snap)).await?
+        self.on_disk(move || files.write_before(&snap)).await
+    }
+
+    /// Writes files: waits where there is no room, so that a full disk stops no replica.
+    async fn on_disk(
+        &self,
+        write: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let journal = &self.0.journal;
+        let ends = || journal.stops_waiting();
+        journal.io().patiently(journal.group(), write, ends).await
     }
 
     /// A trim is durable here before it is answered; then the log's keeper looks what can go.

@@ -225,6 +225,44 @@ impl Io {
         let _ = told.recv_timeout(LAST_WORDS_WAIT);
     }
 
+    /// Does a write that harms nothing when it is done again: where there is no room it waits for some, unless `ends`. Any
+    /// other failure is final for the process.
+    pub async fn patiently(
+        &self,
+        group: u64,
+        write: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+        ends: impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let write = Arc::new(write);
+        loop {
+            let (tell, told) = tokio::sync::oneshot::channel();
+            let (io, job) = (self.clone(), Arc::clone(&write));
+            self.offload.run(Box::new(move || {
+                let written = io.space.with_reserve(io.disk.as_ref(), || job());
+                // Nobody hears it when the waiting task was cancelled.
+                let _ = tell.send(written);
+            }));
+            let written = told.await;
+            let written = written.unwrap_or_else(|_| Err(io::Error::other("it was not run")));
+            let Err(error) = written else { return Ok(()) };
+            if !self.space.may_pass(&error) {
+                self.fatal(Some(group), &format!("group {group}: {error}"));
+                return Err(error);
+            }
+            if self.space.is_closed() || ends() {
+                return Err(error);
+            }
+            tracing::warn!(group, %error, "a file waits for room on the disk");
+            let (wake, woken) = tokio::sync::oneshot::channel();
+            self.space.wait(group, move || {
+                // Nobody hears it when the waiting task was cancelled.
+                let _ = wake.send(());
+            });
+            // A gate that is gone lets nobody wait.
+            let _ = woken.await;
+        }
+    }
+
     /// Replaces a small file, with the help of the reserve where there is no room. Any other failure is final for the process.
     pub fn replace_file(&self, group: Option<u64>, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         let disk = self.disk.as_ref();

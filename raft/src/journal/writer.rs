@@ -394,6 +394,11 @@ impl Journal {
         self.io.space.retry_one(self.group);
     }
 
+    /// Whether [`Journal::stop_waiting`] was called.
+    pub(crate) fn stops_waiting(&self) -> bool {
+        self.inner.lock().stop_waiting
+    }
+
     fn write(self: &Arc<Self>, run: Run) -> Result<(), Unwritten> {
         if let Err(error) = self.write_run(&run) {
             return Err(if self.io.space.may_pass(&error) {

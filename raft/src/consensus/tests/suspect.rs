@@ -238,3 +238,43 @@ async fn without_room_anywhere_a_new_leader_finds_its_followers_and_control_entr
     let start = replicas[&other].trim(10, deadline()).await;
     assert_eq!(start.expect("trims go on"), 10);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_snapshot_without_room_waits_and_its_group_goes_on() {
+    let disks = disks();
+    let cluster = TestCluster::start_on(3, GroupsConfig::default(), |id| io_on(&disks[&id])).await;
+    let replicas = cluster.open_group(GROUP).await;
+    for node in cluster.nodes.values() {
+        node.groups.io.space.attend();
+    }
+    let is_snapshot = |path: &Path| path.to_string_lossy().contains("snapshot");
+    for disk in disks.values() {
+        disk.set_fault(Some(Box::new(move |call, path: &Path| {
+            let full = call == Call::Write && is_snapshot(path);
+            full.then(|| io::ErrorKind::StorageFull.into())
+        })));
+    }
+    for _ in 0..40 {
+        write(&replicas, &[7; 64 << 10]).await;
+    }
+    let start = leader(&replicas).trim(39, deadline()).await;
+    start.expect("all nodes are up");
+    let waiting = || {
+        let mut nodes = cluster.nodes.values();
+        nodes.all(|node| node.groups.io.space.waiting() > 0)
+    };
+    until("every replica's snapshot waits", waiting).await;
+    for node in cluster.nodes.values() {
+        assert!(!node.groups.io.has_failed());
+        // As somebody does who sees room: data may go on, the snapshot finds none yet.
+        node.groups.io.space.set_level(SpaceLevel::Enough);
+    }
+    write(&replicas, b"goes on").await;
+    for (id, disk) in &disks {
+        disk.set_fault(None);
+        cluster.nodes[id].groups.io.space.retry();
+    }
+    let written = |disk: &SimDisk| disk.files().iter().any(|path| is_snapshot(path));
+    until("the snapshots are written", || disks.values().all(written)).await;
+    write(&replicas, b"and on").await;
+}

@@ -41,6 +41,7 @@ impl Core {
             .await?;
         let limits = self.limits_of(&found);
         check_size(&request.batch, &limits)?;
+        self.check_room_of(&found.nodes())?;
         let partition = found.partition().partition_id;
         let permit = Arc::new(self.budgets.take(partition, request.batch.len() as u64)?);
         let nodes = found.nodes();

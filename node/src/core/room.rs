@@ -23,6 +23,15 @@ impl Core {
         judge(board.own().level, &levels)
     }
 
+    /// Refuses a write to replicas on `nodes` of which too few have room. Any node may say so: where disks are full to the last
+    /// byte, there may be no leader who could.
+    pub(super) fn check_room_of(&self, nodes: &[NodeId]) -> Result<(), Failure> {
+        match self.judge_room(nodes) {
+            Verdict::Refuse => Err(self.disk_low(Reason::DiskLow, nodes)),
+            Verdict::Take | Verdict::HandOver => Ok(()),
+        }
+    }
+
     /// Refuses a write for which there is no room.
     pub(super) fn check_room(&self, replica: &dyn Replica) -> Result<(), Failure> {
         let nodes = replica.voter_nodes();

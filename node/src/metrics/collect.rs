@@ -179,6 +179,11 @@ impl Collector for NodeCollector {
                 hard,
             ),
             (
+                "disk_waiting",
+                "Logs and files of this node that wait for room on the disk",
+                core.parts.room.waiting(),
+            ),
+            (
                 "disk_slow",
                 "1 while a write or sync has been under way for too long",
                 u64::from(disk.slow),

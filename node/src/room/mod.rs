@@ -22,7 +22,10 @@ use imprint_raft::{
     rpc::PingHook,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -160,6 +163,7 @@ envelope! {
 pub struct RoomBoard {
     own: Mutex<NodeRoom>,
     hard_bytes: Mutex<u64>,
+    waiting: AtomicU64,
     peers: Mutex<BTreeMap<NodeId, NodeRoom>>,
 }
 
@@ -172,6 +176,15 @@ impl RoomBoard {
     /// This node's hard floor, bytes.
     pub fn hard_bytes(&self) -> u64 {
         *self.hard_bytes.lock()
+    }
+
+    /// How many logs and files wait for room, as of the last look.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_waiting(&self, waiting: usize) {
+        self.waiting.store(waiting as u64, Ordering::Relaxed);
     }
 
     /// What another node said last.
@@ -187,6 +200,11 @@ impl RoomBoard {
         own.free_bytes = space.free_bytes;
         own.total_bytes = space.total_bytes;
         own.soft_bytes = floors.soft_bytes;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_own(&self, room: NodeRoom) {
+        *self.own.lock() = room;
     }
 
     pub(crate) fn set_level(&self, level: SpaceLevel) {

@@ -115,6 +115,7 @@ impl Monitor {
             self.io.space.retry();
         }
         self.board().set_level(self.io.space.level());
+        self.board().set_waiting(self.io.space.waiting());
         if !self.io.space.has_reserve() && self.floors.has_room_for_reserve(space.free_bytes) {
             let (io, dir, floors) = (self.io.clone(), self.dir.clone(), self.floors);
             offloaded(&self.io, move || keep_reserve(&io, &dir, &floors)).await?;

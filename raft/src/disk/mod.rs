@@ -252,7 +252,7 @@ impl Io {
             if self.space.is_closed() || ends() {
                 return Err(error);
             }
-            tracing::warn!(group, %error, "a file waits for room on the disk");
+            tracing::debug!(group, %error, "a file waits for room on the disk");
             let (wake, woken) = tokio::sync::oneshot::channel();
             self.space.wait(group, move || {
                 // Nobody hears it when the waiting task was cancelled.

@@ -132,11 +132,12 @@ impl SpaceGate {
     /// same write may work now.
     pub fn hit(&self, disk: &dyn Disk) -> bool {
         self.hits.fetch_add(1, Ordering::Relaxed);
-        if self.attended.load(Ordering::Acquire) {
+        if self.attended.load(Ordering::Acquire) && !self.is_full() {
             self.set_level(SpaceLevel::Full);
+            // Only the first of them is news: those who wait try again when the watcher looks, not as fast as they can.
+            self.news.notify_one();
         }
         let reserve = self.inner.lock().reserve.take();
-        self.news.notify_one();
         let Some(path) = reserve else { return false };
         match disk.remove_file(&path) {
             Ok(()) => {

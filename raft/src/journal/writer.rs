@@ -370,7 +370,7 @@ impl Journal {
         if ends {
             return self.give_up(error);
         }
-        tracing::warn!(group = self.group, %error, "the journal waits for room on the disk");
+        tracing::debug!(group = self.group, %error, "the journal waits for room on the disk");
         let journal = Arc::clone(self);
         self.io.space.wait(self.group, move || journal.run_job());
         // Asked to stop waiting in between: the one who asked found nobody.

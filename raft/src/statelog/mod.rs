@@ -324,7 +324,7 @@ impl StateLog {
             let written = self.io.space.with_reserve(self.io.disk.as_ref(), write);
             match written {
                 Err(error) if self.io.space.may_pass(&error) && !self.io.space.is_closed() => {
-                    tracing::warn!(%error, "the state log waits for room on the disk");
+                    tracing::debug!(%error, "the state log waits for room on the disk");
                     let (log, landing) = (Arc::clone(self), Arc::clone(landing));
                     let file = Arc::clone(file);
                     let again = move || log.land_again(landing, file);

@@ -1,6 +1,9 @@
 //! Sending, wherever the leader is.
 
 use super::*;
+use crate::room::NodeRoom;
+use imprint_proto::ids::NodeId;
+use imprint_raft::disk::SpaceLevel;
 
 #[tokio::test(start_paused = true)]
 async fn any_node_takes_a_batch_and_serves_it() {
@@ -230,4 +233,67 @@ async fn an_unreachable_leader_was_sent_nothing() {
         .expect_err("down");
     assert_eq!(failure.reason, Reason::PeerUnreachable);
     assert!(cluster.group(1).state.lock().batches.is_empty());
+}
+
+/// Notes that a node's disk is as short as that, on every node.
+fn set_room(cluster: &FakeCluster, node: u64, level: SpaceLevel) {
+    let room = NodeRoom {
+        level,
+        free_bytes: 7,
+        total_bytes: 1000,
+        soft_bytes: 100,
+        slow: false,
+    };
+    for id in 1..=3 {
+        let board = &cluster.core(id).parts.room;
+        if id == node {
+            board.set_own(room);
+        } else {
+            board.heard(NodeId(node), room);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_refused_by_every_node_where_too_few_disks_have_room() {
+    let cluster = with_topic().await;
+    set_room(&cluster, 2, SpaceLevel::Low);
+    let sent = cluster.core(3).send(send(batch(1)), &short(2000)).await;
+    sent.expect("two of three have room");
+    set_room(&cluster, 3, SpaceLevel::Full);
+    for node in 1..=3 {
+        let sent = cluster.core(node).send(send(batch(1)), &short(2000)).await;
+        let failure = sent.expect_err("one of three has room");
+        assert_eq!(failure.reason, Reason::DiskLow);
+        assert_eq!(failure.reason.code(), Code::ResourceExhausted);
+        assert!(
+            failure
+                .retry_after
+                .is_some_and(|after| after >= Duration::from_secs(1))
+        );
+        let fact = |name: &str| {
+            failure
+                .facts
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|f| f.1.clone())
+        };
+        assert_eq!(fact("node").as_deref(), Some("3"), "the shortest is named");
+        assert_eq!(fact("floor-bytes").as_deref(), Some("100"));
+    }
+    set_room(&cluster, 3, SpaceLevel::Enough);
+    let sent = cluster.core(1).send(send(batch(1)), &short(2000)).await;
+    sent.expect("room again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_alone_is_short_is_asked_again_until_another_leads() {
+    let cluster = with_topic().await;
+    set_room(&cluster, 1, SpaceLevel::Low);
+    let core = cluster.core(1);
+    let sending = tokio::spawn(async move { core.send(send(batch(1)), &short(5000)).await });
+    tokio::task::yield_now().await;
+    cluster.group(1).set_leader(Some(2));
+    let answer = sending.await.expect("no panic").expect("node 2 has room");
+    assert_eq!(answer.served_by.expect("named").node_id, 2);
 }

@@ -106,7 +106,15 @@ impl History {
         let journal = Arc::clone(self.journal());
         let found = read_all(&journal);
         let last = journal.last();
+        let mut settings = BTreeMap::new();
+        let mut upto = Some(u64::MAX);
+        while let Some((pos, found)) = upto.and_then(|upto| journal.last_settings(upto)) {
+            settings.insert(pos.index, found);
+            upto = pos.index.checked_sub(1);
+        }
         self.model = Model {
+            settings,
+            floor: check_trims(&journal, &found),
             entries: found.into_iter().map(|e| (e.pos().index, e)).collect(),
             last,
             acked: last.map(|pos| pos.index),
@@ -218,9 +226,13 @@ impl History {
             segment_bytes,
             segment_span_us: None,
         };
-        self.model.settings.insert(self.next_index(), settings);
+        let index = self.next_index();
         let acked = self.append_control(ControlKind::Settings(settings));
-        assert_eq!(self.journal().roll_settings(), settings);
+        // Refused by a journal that has failed, or taken: then in force at once, synced or not.
+        if self.next_index() > index {
+            self.model.settings.insert(index, settings);
+            assert_eq!(self.journal().roll_settings(), settings);
+        }
         acked
     }
 

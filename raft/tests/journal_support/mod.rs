@@ -108,6 +108,11 @@ pub fn cut(
 
 /// A batch of `count` messages of `len` bytes each, told apart by `tag`.
 pub fn batch(tag: u64, count: u32, len: usize) -> AdmittedBatch {
+    batch_for(GROUP, tag, count, len)
+}
+
+/// As [`batch`], for another group.
+pub fn batch_for(group: u64, tag: u64, count: u32, len: usize) -> AdmittedBatch {
     let mut builder = BatchBuilder::new(BatchLimits::default());
     for n in 0..count {
         let payload = vec![tag as u8; len];
@@ -121,7 +126,7 @@ pub fn batch(tag: u64, count: u32, len: usize) -> AdmittedBatch {
         builder.push(message).expect("a message that fits");
     }
     let bytes = builder.build().expect("a batch").into_bytes();
-    AdmittedBatch::admit(bytes, GROUP, &BatchLimits::default()).expect("admitted")
+    AdmittedBatch::admit(bytes, group, &BatchLimits::default()).expect("admitted")
 }
 
 pub fn blank(term: u64, index: u64) -> NewEntry {
@@ -139,9 +144,13 @@ pub fn membership(term: u64, index: u64, bytes: &'static [u8]) -> NewEntry {
 }
 
 pub fn admit(term: u64, index: u64, tag: u64) -> NewEntry {
+    admit_for(GROUP, term, index, tag)
+}
+
+pub fn admit_for(group: u64, term: u64, index: u64, tag: u64) -> NewEntry {
     NewEntry::Admit {
         pos: at(term, index),
-        batch: batch(tag, 1 + (tag % 3) as u32, 100),
+        batch: batch_for(group, tag, 1 + (tag % 3) as u32, 100),
         expected_offset: None,
     }
 }

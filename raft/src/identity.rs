@@ -88,13 +88,25 @@ pub fn lock(disk: &dyn Disk, data: &Path) -> Result<Box<dyn DirLock>, IdentityEr
         source,
     };
     disk.create_dir_all(data).map_err(wrap)?;
-    disk.lock(&path).map_err(|source| match source.kind() {
+    disk.lock(&path)
+        .map_err(|source| refused(disk, path, source))
+}
+
+/// As [`lock`], for who only looks: writes nothing. The lock file has to be there.
+pub fn lock_to_read(disk: &dyn Disk, data: &Path) -> Result<Box<dyn DirLock>, IdentityError> {
+    let path = data.join(LOCK_NAME);
+    disk.lock_to_read(&path)
+        .map_err(|source| refused(disk, path, source))
+}
+
+fn refused(disk: &dyn Disk, path: PathBuf, source: io::Error) -> IdentityError {
+    match source.kind() {
         io::ErrorKind::WouldBlock => IdentityError::InUse {
             holder: holder(disk, &path),
-            path: path.clone(),
+            path,
         },
-        _ => wrap(source),
-    })
+        _ => IdentityError::Io { path, source },
+    }
 }
 
 /// The process id that the holder of a lock left in the file.

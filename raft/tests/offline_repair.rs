@@ -380,9 +380,12 @@ fn strangers_are_set_aside_and_leftovers_removed() {
     put("notes.txt");
     put("identity.new");
     put("groups/README");
+    // These two are a node's own.
+    put("reserve");
+    put("suspect");
     let report = look(&disk);
     assert!(!report.is_damaged());
-    assert_eq!(report.of(Verdict::Note).count(), 3);
+    assert_eq!(report.of(Verdict::Note).count(), 4);
     assert!(fix(&disk, None).is_empty());
     let kept = disk.list(&data().join("quarantine")).unwrap();
     assert_eq!(kept, ["000000-unknown-README", "000001-unknown-notes.txt"]);

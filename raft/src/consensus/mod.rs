@@ -33,7 +33,7 @@ mod runtime;
 mod scrub;
 pub(crate) mod snapshot;
 mod store;
-mod suspect;
+pub(crate) mod suspect;
 mod types;
 
 #[cfg(test)]

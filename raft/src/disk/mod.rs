@@ -68,6 +68,10 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn file_len(&self, path: &Path) -> io::Result<u64>;
     /// Takes an exclusive lock on a file, made if need be; `WouldBlock` if another process or caller has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
+    /// As [`Disk::lock`], of a file that is there, for who writes nothing: also where nothing may be written.
+    fn lock_to_read(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
+        self.lock(path)
+    }
     /// Room on the file system that holds this file or directory.
     fn space(&self, path: &Path) -> io::Result<Space>;
 }

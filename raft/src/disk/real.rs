@@ -113,6 +113,17 @@ impl Disk for RealDisk {
         }
     }
 
+    fn lock_to_read(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
+        let file = named(path, File::open(path))?;
+        match named(path, fs4::fs_std::FileExt::try_lock_exclusive(&file))? {
+            true => Ok(Box::new(RealLock(file))),
+            false => Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                format!("{}: another process holds it", path.display()),
+            )),
+        }
+    }
+
     fn space(&self, path: &Path) -> io::Result<Space> {
         let found = named(path, rustix::fs::statvfs(path).map_err(io::Error::from))?;
         Ok(Space {

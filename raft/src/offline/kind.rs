@@ -34,6 +34,10 @@ pub enum FileKind {
     Digest,
     /// Which ranges of a segment are known to be bad.
     DamageMark,
+    /// Which tails are suspect after a failed disk.
+    Suspect,
+    /// Room that is given back when the disk is full: only its length counts.
+    Reserve,
     /// The lock of the running process: empty.
     Lock,
 }
@@ -61,6 +65,8 @@ pub fn by_name(name: &str) -> Option<FileKind> {
         identity::LOCK_NAME => Some(FileKind::Lock),
         "formation" => Some(FileKind::Formation),
         "snapshot" | "snapshot.before" => Some(FileKind::Snapshot),
+        "suspect" => Some(FileKind::Suspect),
+        "reserve" => Some(FileKind::Reserve),
         _ if segment_beside(name, ".digest") => Some(FileKind::Digest),
         _ if segment_beside(name, ".damaged") => Some(FileKind::DamageMark),
         _ => None,

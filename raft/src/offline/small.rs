@@ -9,6 +9,7 @@ use imprint_proto::envelope::{self, EnvelopeError};
 use super::fields::{Field, Fields, hex};
 use crate::consensus::codec::LogIdWire;
 use crate::consensus::snapshot::{SnapshotBody, SnapshotRecord};
+use crate::consensus::suspect::SuspectRecord;
 use crate::disk::{Disk, OpenMode, read_exact_at};
 use crate::identity::Identity;
 use crate::journal::damage::DamageRecord;
@@ -102,5 +103,24 @@ pub fn damage_mark(bytes: Bytes) -> Result<Fields, EnvelopeError> {
     Ok(vec![
         ("group", group.into()),
         ("ranges", Field::Many(ranges.collect())),
+    ])
+}
+
+/// What the marker of a failed disk says.
+pub fn suspect(bytes: Bytes) -> Result<Fields, EnvelopeError> {
+    let SuspectRecord { failed, groups } = envelope::decode_checked(bytes)?;
+    let groups = groups.into_iter().map(|tail| -> Fields {
+        vec![
+            ("group", tail.group.into()),
+            ("end_offset", tail.end_offset.into()),
+            (
+                "end",
+                format!("{}.{}", tail.end_term, tail.end_index).into(),
+            ),
+        ]
+    });
+    Ok(vec![
+        ("failed", failed.into()),
+        ("groups", Field::Many(groups.collect())),
     ])
 }

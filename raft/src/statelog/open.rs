@@ -22,8 +22,8 @@ pub(crate) const COPIES: [&str; 2] = ["a.log", "b.log"];
 pub enum StateLogError {
     /// Both copies are damaged in what was synced, or can't be understood. Without them this node may not vote.
     #[error(
-        "{}: the state log can't be trusted; restore one of its copies, or run `imprint repair state-log` to give this \
-         node a new identity", dir.display()
+        "{}: the state log can't be trusted, and with it this node's votes; restore a.log or b.log, or give this node an \
+         empty directory and a new node id", dir.display()
     )]
     Damaged {
         /// The directory of the copies.

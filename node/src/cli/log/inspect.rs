@@ -87,14 +87,20 @@ fn kind_of(path: &Path, file: &dyn DiskFile) -> io::Result<Option<FileKind>> {
 }
 
 fn small_file(global: &GlobalArgs, subject: &Subject<'_>) -> Result<(), CliError> {
-    let bytes = small::read_small(&RealDisk, subject.path).map_err(|e| subject.error(e))?;
+    let bytes = match subject.kind {
+        // Nothing is in them.
+        FileKind::Lock | FileKind::Reserve => Bytes::new(),
+        _ => small::read_small(&RealDisk, subject.path).map_err(|e| subject.error(e))?,
+    };
     let (name, decoded) = match subject.kind {
         FileKind::Identity => ("identity", small::identity(bytes)),
         FileKind::Formation => ("formation", formation(bytes)),
         FileKind::Snapshot => ("snapshot", small::snapshot(bytes)),
         FileKind::Digest => ("digest", small::digest(bytes)),
         FileKind::DamageMark => ("damaged", small::damage_mark(bytes)),
-        _ => ("lock", Ok(vec![("bytes", (bytes.len() as u64).into())])),
+        FileKind::Suspect => ("suspect", small::suspect(bytes)),
+        FileKind::Reserve => ("reserve", length(subject)),
+        _ => ("lock", length(subject)),
     };
     let fields = decoded.map_err(|error| subject.fault(error))?;
     let mut value = json!({ "type": name, "file": subject.path.display().to_string() });
@@ -104,6 +110,11 @@ fn small_file(global: &GlobalArgs, subject: &Subject<'_>) -> Result<(), CliError
     output::document(global.output, &value, || {
         format!("{}: {name}\n{}", subject.path.display(), lines(&fields))
     })
+}
+
+fn length(subject: &Subject<'_>) -> Result<Fields, EnvelopeError> {
+    let bytes = subject.file.len().ok();
+    Ok(vec![("bytes", bytes.into())])
 }
 
 /// What a formation record says.

@@ -16,6 +16,8 @@ use crate::statelog::{GroupState, NodeState};
 /// What to do about data that is lost here.
 pub(super) const FETCH: &str = "a running node fetches it from another replica; offline, `imprint log repair --from` takes it \
                                 from a copy of another replica's directory";
+/// The newest snapshot and the one before.
+const SNAPSHOTS: [&str; 2] = ["snapshot", "snapshot.before"];
 const AT_START: &str = "nothing: the next start does it; so does a repair";
 
 /// A group's directory sorted by what is in it.
@@ -23,7 +25,7 @@ const AT_START: &str = "nothing: the next start does it; so does a repair";
 struct Names {
     segments: Vec<SegmentName>,
     beside: Vec<(SegmentName, Companion, String)>,
-    snapshot: bool,
+    snapshots: Vec<String>,
     other: Vec<String>,
 }
 
@@ -63,8 +65,9 @@ impl Checker<'_> {
         let kept = state.and_then(|state| state.groups.get(&group));
         if state.is_some() && kept.is_none() && !names.segments.is_empty() {
             let found = "the state log knows nothing of this group: it is not opened";
-            let item = Item::new("group", Some(group), dir, Verdict::Note, found);
-            self.push(item.fix(Fix::SetAside(dir.to_owned())));
+            let item = Item::new("group", Some(group), dir, Verdict::Mends, found);
+            let todo = "nothing: the next start moves it to quarantine; so does a repair";
+            self.push(item.todo(todo).fix(Fix::SetAside(dir.to_owned())));
             return Ok(());
         }
         let nothing = GroupState::default();
@@ -77,13 +80,11 @@ impl Checker<'_> {
         let first = self.items.len();
         let end = self.segments(&known, &names)?;
         self.begun_cut(&known);
-        if names.snapshot {
-            self.snapshot(&known)?;
-        }
+        self.snapshots(&known, &names.snapshots);
         for name in &names.other {
             let path = dir.join(name);
             match name.strip_suffix(".new") {
-                Some("snapshot") => self.unfinished(Some(group), &path),
+                Some(of) if SNAPSHOTS.contains(&of) => self.unfinished(Some(group), &path),
                 _ => self.stranger(&path),
             }
         }
@@ -99,8 +100,8 @@ impl Checker<'_> {
                 names.segments.push(segment);
             } else if let Some((segment, kind)) = Companion::parse(&name) {
                 names.beside.push((segment, kind, name));
-            } else if name == "snapshot" {
-                names.snapshot = true;
+            } else if SNAPSHOTS.contains(&name.as_str()) {
+                names.snapshots.push(name);
             } else {
                 names.other.push(name);
             }
@@ -379,39 +380,38 @@ impl Checker<'_> {
         self.push(item.todo(AT_START).fix(Fix::Recover(known.group)));
     }
 
-    fn snapshot(&mut self, known: &Known<'_>) -> Result<(), Failed> {
-        let path = known.dir.join("snapshot");
-        let bytes = small::read_small(self.disk, &path);
-        let decoded = bytes
-            .map_err(|e| e.to_string())
-            .and_then(|bytes| small::snapshot(bytes).map_err(|e| e.to_string()));
-        let item = match decoded {
-            Ok(fields) => {
-                let words: Vec<String> = fields
-                    .iter()
-                    .map(|(name, field)| format!("{name} {field}"))
-                    .collect();
-                Item::new(
-                    "snapshot",
-                    Some(known.group),
-                    &path,
-                    Verdict::Ok,
-                    words.join(", "),
-                )
-            }
-            Err(found) => Item::new(
-                "snapshot",
-                Some(known.group),
-                &path,
-                Verdict::Damaged,
-                found,
-            )
-            .todo(
-                "restore it from a copy; a group that was not purged can do without: set it aside",
-            ),
-        };
-        self.push(item);
-        Ok(())
+    /// The log is purged up to the older of two snapshots only, so one that is bad costs nothing as long as the other is good,
+    /// or as long as there never were two.
+    fn snapshots(&mut self, known: &Known<'_>, names: &[String]) {
+        let read = names.iter().map(|name| {
+            let path = known.dir.join(name);
+            let bytes = small::read_small(self.disk, &path).map_err(|e| e.to_string());
+            let fields = bytes.and_then(|b| small::snapshot(b).map_err(|e| e.to_string()));
+            (path, fields)
+        });
+        let read: Vec<_> = read.collect();
+        let is_needed = read.len() == SNAPSHOTS.len()
+            && read.iter().all(|(_, fields)| fields.is_err())
+            && known.kept.purged.is_some();
+        for (path, fields) in read {
+            let item = match fields {
+                Ok(fields) => {
+                    let words: Vec<String> = fields
+                        .iter()
+                        .map(|(name, field)| format!("{name} {field}"))
+                        .collect();
+                    let found = words.join(", ");
+                    Item::new("snapshot", Some(known.group), &path, Verdict::Ok, found)
+                }
+                Err(found) if is_needed => {
+                    Item::new("snapshot", Some(known.group), &path, Verdict::Damaged, found)
+                        .todo("restore one of the two from a copy; another replica sends one to a running node")
+                }
+                Err(found) => Item::new("snapshot", Some(known.group), &path, Verdict::Mends, found)
+                    .todo("nothing: the log or the other snapshot has it all, and a good one takes its place"),
+            };
+            self.push(item);
+        }
     }
 }
 

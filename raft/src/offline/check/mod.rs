@@ -229,9 +229,11 @@ pub struct Place {
 /// Names in a data directory.
 pub(crate) const GROUPS: &str = "groups";
 pub(crate) const STATE: &str = "state";
-pub(crate) const META: &str = "meta";
 pub(crate) const QUARANTINE: &str = "quarantine";
 pub(crate) const FORMATION: &str = "formation";
+pub(crate) const SUSPECT: &str = "suspect";
+/// Takes up room that is given back when the disk is full.
+pub(crate) const RESERVE: &str = "reserve";
 
 /// What kind of directory `dir` is.
 pub fn locate(disk: &dyn Disk, dir: &Path) -> Result<Place, CheckError> {
@@ -273,7 +275,7 @@ pub fn lock(
         source,
     })?;
     match there {
-        true => Ok(Some(identity::lock(disk, &place.data)?)),
+        true => Ok(Some(identity::lock_to_read(disk, &place.data)?)),
         false => Ok(None),
     }
 }

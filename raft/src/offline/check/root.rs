@@ -4,7 +4,10 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::{Checker, FORMATION, Failed, Fix, GROUPS, Item, QUARANTINE, STATE, Verdict, group_id};
+use super::{
+    Checker, FORMATION, Failed, Fix, GROUPS, Item, QUARANTINE, RESERVE, STATE, SUSPECT, Verdict,
+    group_id,
+};
 use crate::identity;
 use crate::meta::number_of as meta_number;
 use crate::offline::small;
@@ -12,8 +15,10 @@ use crate::statelog::open::{COPIES, Examined, examine};
 use crate::statelog::{NodeState, Record};
 
 /// What a person is told to do about a file that nothing else has a copy of.
-const RESTORE: &str = "restore it from a copy of this directory; without one, remove the node from the cluster, empty the \
-                       directory and let it join as a new node";
+const RESTORE: &str = "restore it from a copy of this directory; without one, give this node an empty directory and a new \
+                       node id";
+
+const ASK_A_SEED: &str = "nothing: the next start asks a seed for it";
 
 impl Checker<'_> {
     /// A whole data directory.
@@ -38,7 +43,33 @@ impl Checker<'_> {
         if has(QUARANTINE) {
             self.quarantine()?;
         }
+        self.suspect()?;
         self.strangers(&names);
+        Ok(())
+    }
+
+    /// The marker of a run that ended because the disk failed.
+    fn suspect(&mut self) -> Result<(), Failed> {
+        let path = self.data.join(SUSPECT);
+        if !self.exists(&path)? {
+            return Ok(());
+        }
+        let read = small::read_small(self.disk, &path).map_err(|e| e.to_string());
+        let decoded = read.and_then(|bytes| small::suspect(bytes).map_err(|e| e.to_string()));
+        let found = match decoded {
+            Ok(fields) => fields
+                .iter()
+                .map(|(name, field)| format!("{name} {field}"))
+                .collect::<Vec<_>>()
+                .join(", "),
+            Err(error) => format!("can't be read, so every group counts as suspect: {error}"),
+        };
+        let item = Item::new("suspect", None, &path, Verdict::Note, found);
+        self.push(
+            item.todo(
+                "nothing: it goes once leaders have brought these groups past their old ends",
+            ),
+        );
         Ok(())
     }
 
@@ -103,13 +134,16 @@ impl Checker<'_> {
         let item = match self.small("formation", FORMATION)? {
             Some(bytes) => match (self.options.formation)(bytes) {
                 Ok(found) => Item::new("formation", None, &path, Verdict::Ok, found),
+                Err(found) if in_cluster => {
+                    Item::new("formation", None, &path, Verdict::Mends, found).todo(ASK_A_SEED)
+                }
                 Err(found) => {
                     Item::new("formation", None, &path, Verdict::Damaged, found).todo(RESTORE)
                 }
             },
             None if in_cluster && !there => {
                 let found = "missing, but the node belongs to a cluster";
-                Item::new("formation", None, &path, Verdict::Damaged, found).todo(RESTORE)
+                Item::new("formation", None, &path, Verdict::Mends, found).todo(ASK_A_SEED)
             }
             None => return Ok(()),
         };
@@ -212,7 +246,9 @@ impl Checker<'_> {
             let bytes = bytes.map_or(String::new(), |bytes| format!(", {bytes} bytes"));
             let found = format!("set aside: {}{bytes}", why(&name));
             let item = Item::new("quarantine", None, &path, Verdict::Note, found);
-            self.push(item.todo("delete it once nobody needs it"));
+            self.push(item.todo(
+                "it is removed seven days after its date; delete it earlier if nobody needs it",
+            ));
         }
         Ok(())
     }
@@ -225,6 +261,8 @@ impl Checker<'_> {
             STATE,
             GROUPS,
             QUARANTINE,
+            SUSPECT,
+            RESERVE,
         ];
         for name in names {
             if known.contains(&name.as_str()) || meta_number(name).is_some() {
@@ -294,12 +332,14 @@ fn why(name: &str) -> &'static str {
             "damaged bytes, replaced by those of another replica",
         ),
         ("-foreign-", "content of another time or another log"),
+        ("-cut-begun-", "behind a cut that a crash interrupted"),
         ("-cut-by-leader-", "cut at a leader's word"),
         (
             "-below-start-",
             "below the first offset that any replica has",
         ),
         ("-given-up-", "given up by an operator"),
+        ("-formation", "a formation record that could not be read"),
         ("-meta", "a meta store that did not open"),
         ("-unknown-", "belonged to nothing"),
         ("state-", "a copy of the state log that was mended"),

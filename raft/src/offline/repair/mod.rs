@@ -19,9 +19,11 @@ use std::sync::Arc;
 pub use fill::{Source, SourceError};
 pub use give_up::{GiveUpError, Loss, give_up, loss};
 
-use super::check::{Fix, GROUPS, Place, QUARANTINE, Report, STATE, Verdict};
+use super::check::{Fix, GROUPS, Place, Report, STATE, Verdict, group_id};
 use crate::disk::{self, Disk, Io};
 use crate::journal::{Journal, JournalConfig, OpenError};
+use crate::meta::number_of;
+use crate::quarantine::Quarantine;
 use crate::statelog::open::mend_copies;
 use crate::statelog::{Presence, StateLog, StateLogError};
 
@@ -156,7 +158,7 @@ impl Repairer<'_> {
             Fix::Recover(group) => self.recover(*group),
             Fix::Remove(path) => remove(disk, path).map_err(wrap),
             Fix::Digest(new) => new.digest.write(disk, &new.segment).map_err(wrap),
-            Fix::SetAside(path) => set_aside(disk, self.data, path).map_err(wrap),
+            Fix::SetAside(path) => self.set_aside(path).map_err(wrap),
             Fix::Fill { group, segment } => match source {
                 Some(source) => source
                     .fill(disk, self.data, *group, segment)
@@ -174,6 +176,19 @@ impl Repairer<'_> {
                 None => Ok(()),
             },
         }
+    }
+
+    /// Moves a file or directory to the quarantine of the data directory.
+    fn set_aside(&self, path: &Path) -> io::Result<()> {
+        let now_us = self.io.clock.now_micros();
+        let quarantine = Quarantine::new(self.io.disk.as_ref(), self.data, now_us);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let what = match (number_of(&name), group_id(&name)) {
+            (Some(_), _) => name.into_owned(),
+            (None, Some(_)) => format!("group-{name}-unknown-to-state-log"),
+            (None, None) => format!("unknown-{name}"),
+        };
+        quarantine.set_aside(path, &what).map(drop)
     }
 
     fn recover(&mut self, group: u64) -> Result<(), RepairError> {
@@ -198,25 +213,5 @@ fn recover(io: &Io, data: &Path, state: Arc<StateLog>, group: u64) -> Result<(),
 
 fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     disk.remove_file(path)?;
-    disk.sync_dir(disk::parent(path)?)
-}
-
-/// Moves a file or directory to the quarantine of the data directory.
-fn set_aside(disk: &dyn Disk, data: &Path, path: &Path) -> io::Result<()> {
-    let quarantine = data.join(QUARANTINE);
-    disk.create_dir_all(&quarantine)?;
-    let taken = disk.list(&quarantine)?;
-    let numbers = taken.iter().filter_map(|name| name.split('-').next());
-    let last = numbers
-        .filter_map(|number| number.parse::<u64>().ok())
-        .max();
-    let number = last.map_or(0, |last| last.saturating_add(1));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = match name.as_ref() {
-        super::check::META => format!("{number:06}-meta"),
-        name => format!("{number:06}-unknown-{name}"),
-    };
-    disk.rename(path, &quarantine.join(aside))?;
-    disk.sync_dir(&quarantine)?;
     disk.sync_dir(disk::parent(path)?)
 }

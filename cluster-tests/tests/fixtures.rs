@@ -9,7 +9,9 @@ use imprint_cluster_tests::tamper::copy_dir;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_earlier_data_directory_is_read_back_and_appended_to() {
-    for dir in fixture::all() {
+    let fixtures = fixture::all();
+    assert!(!fixtures.is_empty(), "none is there");
+    for dir in fixtures {
         eprintln!("{}", dir.display());
         let expected = Expected::read(&dir);
         assert!(!expected.messages.is_empty(), "{}", dir.display());

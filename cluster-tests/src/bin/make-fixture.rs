@@ -3,7 +3,7 @@
 //! `make-fixture DIR` makes `DIR/node-1` to `node-3` and `DIR/expected.json`, which has every message by
 //! offset. In them: several segments, control entries of several terms, changed settings, a trim and the
 //! snapshot that follows it. Node 3 was killed and lacks what came later, the others were stopped in good
-//! order. Left out is what is made anew: the meta store, locks, and zeros written ahead.
+//! order. Left out is what is made anew: the meta store, locks, the reserve, and zeros written ahead.
 
 #![allow(clippy::disallowed_methods, reason = "this lives in the real world")]
 
@@ -113,7 +113,9 @@ fn slim(data_dir: &Path, group: u64) {
             fs::remove_dir_all(dir).expect("a copy of ours");
         }
     }
-    let _ = fs::remove_file(data_dir.join("lock"));
+    for name in ["lock", "reserve"] {
+        let _ = fs::remove_file(data_dir.join(name));
+    }
     for group in [0, group] {
         for segment in disk::segments(data_dir, group).expect("sound segments") {
             set_len(&segment.path, segment.end());

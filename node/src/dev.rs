@@ -7,7 +7,7 @@ use crate::{
     config::{HostPort, LogConfig, LogFormat, NodeConfig},
     logging,
     node::{Node, NodeError, RunningNode, Seams},
-    serve::{StopSignals, with_sources},
+    serve::{LAST_WAIT, StopSignals, with_sources},
 };
 use imprint_proto::ids::NodeId;
 use imprint_raft::{
@@ -160,7 +160,11 @@ pub fn run(args: DevArgs) -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(dev(&args, &data)),
+        Ok(runtime) => {
+            let code = runtime.block_on(dev(&args, &data));
+            runtime.shutdown_timeout(LAST_WAIT);
+            code
+        }
         Err(error) => complain(&format!("the runtime can't be started: {error}")),
     }
 }

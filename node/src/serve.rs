@@ -37,6 +37,9 @@ const EXIT_REFUSED: u8 = 12;
 const EXIT_STUCK: i32 = 13;
 const EXIT_INTERRUPTED: i32 = 130;
 
+/// Longest wait for blocking threads once a node has stopped.
+pub(crate) const LAST_WAIT: Duration = Duration::from_secs(2);
+
 /// Runs a node until it is asked to stop. Blocking; builds its own runtime, so it must be called
 /// outside of one.
 pub fn run(args: ServeArgs) -> ExitCode {
@@ -59,7 +62,12 @@ pub fn run(args: ServeArgs) -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(serve(config)),
+        Ok(runtime) => {
+            let code = runtime.block_on(serve(config));
+            // All is closed and synced: a blocking thread that still reads must not hold the process.
+            runtime.shutdown_timeout(LAST_WAIT);
+            code
+        }
         Err(error) => {
             tracing::error!(%error, "the runtime can't be started");
             ExitCode::from(EXIT_FAILED)

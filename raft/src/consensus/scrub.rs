@@ -9,11 +9,13 @@
 //! damage of the whole segment.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::group::Group;
 use super::groups::Groups;
 use super::store::offloaded;
+use crate::disk::Offload;
 use crate::journal::{SegmentDigest, SegmentInfo};
 use crate::meta::MetaStore;
 
@@ -23,6 +25,8 @@ const CURSOR_KEY: &[u8] = b"scrub/cursor";
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// Slower than this nothing is read, however much time there would be. Bytes a second.
 const MIN_RATE: u64 = 256 << 10;
+/// A node that stops waits no longer than this for the scrub.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How fast the scrub may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +92,32 @@ fn rate(total: u64, config: &ScrubConfig) -> u64 {
 /// How long reading `bytes` takes at a rate.
 fn time_for(bytes: u64, rate: u64) -> Duration {
     Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1))
+}
+
+/// Whether anybody waits for a piece of blocking work; not any more once this is dropped, as when a node stops.
+struct Wanted(Arc<AtomicBool>);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Waits in a blocking job, for as long as the job is wanted; says whether it still is.
+fn pause_while(wanted: &AtomicBool, offload: &Arc<dyn Offload>, time: Duration) -> bool {
+    let mut left = time;
+    while wanted.load(Ordering::Relaxed) && !left.is_zero() {
+        let some = left.min(LONGEST_PAUSE);
+        offload.pause(some);
+        left -= some;
+    }
+    wanted.load(Ordering::Relaxed)
 }
 
 impl Groups {
@@ -183,14 +213,14 @@ impl Groups {
         let journal = Arc::clone(group.journal());
         let base = segment.base_offset;
         let offload = Arc::clone(&self.io().offload);
+        let wanted = Wanted::default();
+        let still = Arc::clone(&wanted.0);
         let check = offloaded(self.io(), move || {
-            let mut pace = |bytes: u64| {
-                offload.pause(time_for(bytes, rate));
-                true
-            };
+            let mut pace = |bytes| pause_while(&still, &offload, time_for(bytes, rate));
             journal.check_segment(base, &mut pace)
         })
         .await;
+        drop(wanted);
         match check {
             Ok(Ok(checked)) => {
                 self.repairs.scrubbed(checked.bytes);
@@ -266,6 +296,8 @@ fn vote(own: u64, others: &[u64], replicas: usize) -> Vote {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
 
     #[test]
@@ -278,6 +310,33 @@ mod tests {
         assert_eq!(rate(800 << 20, &config), 1 << 20);
         assert_eq!(rate(u64::MAX, &config), 16 << 20);
         assert_eq!(time_for(1 << 20, 1 << 20), Duration::from_secs(1));
+    }
+
+    /// Notes how long it was asked to wait, and who waits goes away after a while.
+    struct Waits(AtomicU64, std::sync::Weak<AtomicBool>);
+
+    impl Offload for Waits {
+        fn run(&self, job: Box<dyn FnOnce() + Send>) {
+            job();
+        }
+
+        fn pause(&self, time: Duration) {
+            let before = self.0.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+            if before >= 1000 {
+                self.1.upgrade().unwrap().store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_scrub_does_not_keep_a_node_from_stopping() {
+        let wanted = Wanted::default();
+        let waits = Arc::new(Waits(AtomicU64::new(0), Arc::downgrade(&wanted.0)));
+        let offload: Arc<dyn Offload> = waits.clone();
+        assert!(pause_while(&wanted.0, &offload, Duration::from_millis(999)));
+        assert_eq!(waits.0.load(Ordering::Relaxed), 999);
+        assert!(!pause_while(&wanted.0, &offload, Duration::from_secs(250)));
+        assert!(waits.0.load(Ordering::Relaxed) < 1100);
     }
 
     #[test]

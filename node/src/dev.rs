@@ -5,7 +5,7 @@
 
 use crate::{
     config::{HostPort, LogConfig, LogFormat, NodeConfig},
-    logging,
+    file_limit, logging,
     node::{Node, NodeError, RunningNode, Seams},
     serve::{LAST_WAIT, StopSignals, with_sources},
 };
@@ -152,6 +152,7 @@ pub fn run(args: DevArgs) -> ExitCode {
         format: LogFormat::Text,
         level: args.log_level.clone(),
     });
+    file_limit::raise();
     let data = match DataDir::make(args.data.clone()) {
         Ok(data) => data,
         Err(error) => return complain(&format!("no directory for the data: {error}")),

@@ -17,6 +17,7 @@ pub mod controller;
 pub mod core;
 pub mod dev;
 pub mod failure;
+pub mod file_limit;
 pub mod formation;
 pub mod forward;
 pub mod grpc;

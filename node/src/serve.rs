@@ -4,7 +4,7 @@
 //! |---:|---|
 //! | 0 | asked to stop, stopped in good order |
 //! | 1 | anything not below, such as a port that is taken |
-//! | 2 | the configuration can't be used |
+//! | 2 | the configuration can't be used, or the process may not open the files that the node needs |
 //! | 10 | the data directory can't be used: damaged, in use, or another node's |
 //! | 11 | a write or sync failed while running, or the file system went read-only; what was acknowledged is safe on a majority. A full disk is no such failure |
 //! | 12 | the cluster refuses this node |
@@ -14,6 +14,7 @@
 pub use crate::config::ServeArgs;
 use crate::{
     config::{self, NodeConfig},
+    file_limit::{self, Need},
     formation::FormationError,
     logging,
     node::{Node, NodeError, RunningNode, Seams, StorageError},
@@ -21,6 +22,7 @@ use crate::{
 };
 use imprint_raft::{
     disk::{Io, RealDisk, RealOffload},
+    rpc::RpcConfig,
     seams::{SystemClock, SystemEntropy, TcpNet},
 };
 use std::{collections::BTreeMap, io, process::ExitCode, sync::Arc, time::Duration};
@@ -118,6 +120,12 @@ async fn serve(config: NodeConfig) -> ExitCode {
         "starting"
     );
     let seams = seams();
+    let connections = config.limits.max_connections + RpcConfig::default().max_connections;
+    let need = Need::of(seams.io.disk.as_ref(), &config.data_dir, connections);
+    if let Err(error) = file_limit::check(file_limit::raise(), need) {
+        tracing::error!(%error, "the node ends");
+        return ExitCode::from(EXIT_CONFIG);
+    }
     if let Err(error) = watch_for_stuck_disk(seams.io.clone(), config.storage.stuck_sync) {
         tracing::error!(%error, "the disk can't be watched");
         return ExitCode::from(EXIT_FAILED);

@@ -141,6 +141,10 @@ impl Collector for NodeCollector {
             let help = "Open file descriptors of the process";
             Self::gauge(&mut encoder, "process_open_files", help, open)?;
         }
+        if let Some(most) = process::max_open_files() {
+            let help = "File descriptors that the process may open";
+            Self::gauge(&mut encoder, "process_max_open_files", help, most)?;
+        }
         let Some(core) = self.core.upgrade() else {
             return Ok(());
         };

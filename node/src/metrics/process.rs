@@ -15,3 +15,8 @@ pub fn open_files() -> Option<u64> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?.count();
     u64::try_from(open).ok()
 }
+
+/// How many files it may open; `None`: no limit.
+pub fn max_open_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}

@@ -106,7 +106,7 @@ pub enum OfferError {
         source: BatchError,
     },
     /// Writing it.
-    #[error("writing a mended segment")]
+    #[error("writing a mended segment: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -378,6 +378,8 @@ impl Mend {
             .filter(|name| name.base_offset == self.offset);
         let name = named.unwrap_or(fresh);
         let path = Companion::Mend.path(&self.plan.dir.join(name.file_name()));
+        // Whoever took the files may have taken the directory too.
+        self.plan.disk.create_dir_all(&self.plan.dir)?;
         let file = self.plan.disk.open(&path, OpenMode::Truncate)?;
         self.made.push(path);
         self.outputs.push(Output { name, file, len: 0 });

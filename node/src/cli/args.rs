@@ -2,7 +2,7 @@
 
 use super::time::{StartAt, TrimBefore};
 use super::units;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -127,6 +127,7 @@ pub enum TopicCommand {
         name: String,
     },
     /// Change settings of a topic; `imprint topic options` lists them
+    #[command(group(ArgGroup::new("change").args(["set", "unset"]).required(true).multiple(true)))]
     Alter {
         /// Name
         name: String,
@@ -134,7 +135,7 @@ pub enum TopicCommand {
         #[arg(long, value_name = "KEY=VALUE", value_parser = units::key_value)]
         set: Vec<(String, String)>,
         /// Put a setting back to its default, may be repeated
-        #[arg(long, value_name = "KEY", required_unless_present = "set")]
+        #[arg(long, value_name = "KEY")]
         unset: Vec<String>,
     },
     /// Delete the oldest messages of a topic, for good

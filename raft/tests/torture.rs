@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use imprint_raft::meta::{MetaStore, SledMeta};
+use journal_support::draw::{Draw, number};
 use journal_support::history::{History, Model, Op};
 use journal_support::small;
 
@@ -27,39 +28,17 @@ const META_KEY: &[u8] = b"step";
 /// Set while a model is tried that need not be the right one: its failures are no news.
 static JUDGING: AtomicBool = AtomicBool::new(false);
 
-fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.map_or(default, |text| text.parse().expect("a number"))
-}
-
-/// splitmix64: numbers that follow from a seed.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn op(&mut self) -> Op {
-        match self.below(16) {
-            0 | 1 => Op::Vote,
-            2 => Op::Membership,
-            3 | 4 => Op::Elected(1 + self.below(3) as u32),
-            5 => Op::Truncate(self.below(6)),
-            6 => Op::PurgeBut(self.below(30)),
-            7 => Op::Trim,
-            8 | 9 => Op::Flush,
-            10 if self.below(8) == 0 => Op::Install(self.below(4)),
-            _ => Op::Data(1),
-        }
+fn op(draw: &mut Draw) -> Op {
+    match draw.below(16) {
+        0 | 1 => Op::Vote,
+        2 => Op::Membership,
+        3 | 4 => Op::Elected(1 + draw.below(3) as u32),
+        5 => Op::Truncate(draw.below(6)),
+        6 => Op::PurgeBut(draw.below(30)),
+        7 => Op::Trim,
+        8 | 9 => Op::Flush,
+        10 if draw.below(8) == 0 => Op::Install(draw.below(4)),
+        _ => Op::Data(1),
     }
 }
 
@@ -78,7 +57,7 @@ fn victim() {
     let mut out = std::io::stdout();
     writeln!(out, "\nopen").expect("the parent reads");
     for step in 0..MANY {
-        assert!(history.step(&draw.op()), "a real disk refuses nothing");
+        assert!(history.step(&op(&mut draw)), "a real disk refuses nothing");
         meta.put(META_KEY, &step.to_le_bytes()).expect("stored");
         writeln!(out, "step {step}").expect("the parent reads");
         out.flush().expect("the parent reads");
@@ -123,10 +102,10 @@ fn expectations(copy: &Path, seed: u64, tag: u64, steps: u64) -> [Model; 2] {
     history.open().expect("the copy opens as the original did");
     history.adopt(tag);
     for _ in 0..steps {
-        assert!(history.step(&draw.op()));
+        assert!(history.step(&op(&mut draw)));
     }
     let before = history.model.clone();
-    let op = draw.op();
+    let op = op(&mut draw);
     assert!(history.step(&op));
     let after = history.model.with_last_step_unsure(&before);
     [before, after]

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use imprint_raft::disk::sim::Loss;
 use imprint_raft::journal::{Journal, StoredEntry};
+use journal_support::draw::{Draw, number};
 use journal_support::history::{History, Op};
 use journal_support::{data, group_dir, read_all, small};
 
@@ -16,52 +17,26 @@ const LIVES: u64 = 800;
 const CUTS_PER_LIFE: u64 = 4;
 const LOSSES: [Loss; 4] = [Loss::DropAll, Loss::KeepSome, Loss::Tear, Loss::KeepAll];
 
-fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.map_or(default, |text| text.parse().expect("a number"))
+fn op(draw: &mut Draw) -> Op {
+    match draw.below(16) {
+        0 => Op::Vote,
+        1 => Op::Membership,
+        2 | 3 => Op::Elected(draw.small(4)),
+        4 | 5 => Op::Truncate(draw.below(8)),
+        6 => Op::PurgeBut(draw.below(8)),
+        7 => Op::Trim,
+        8 | 9 => Op::Flush,
+        10 => Op::Install(draw.below(5)),
+        _ => Op::Data(1 + draw.small(3)),
+    }
 }
 
-/// splitmix64: numbers that follow from a seed.
-struct Draw(u64);
+fn script(draw: &mut Draw) -> Vec<Op> {
+    (0..1 + draw.below(20)).map(|_| op(draw)).collect()
+}
 
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn small(&mut self, bound: u32) -> u32 {
-        u32::try_from(self.below(u64::from(bound))).expect("below it")
-    }
-
-    fn op(&mut self) -> Op {
-        match self.below(16) {
-            0 => Op::Vote,
-            1 => Op::Membership,
-            2 | 3 => Op::Elected(self.small(4)),
-            4 | 5 => Op::Truncate(self.below(8)),
-            6 => Op::PurgeBut(self.below(8)),
-            7 => Op::Trim,
-            8 | 9 => Op::Flush,
-            10 => Op::Install(self.below(5)),
-            _ => Op::Data(1 + self.small(3)),
-        }
-    }
-
-    fn script(&mut self) -> Vec<Op> {
-        (0..1 + self.below(20)).map(|_| self.op()).collect()
-    }
-
-    fn loss(&mut self) -> Loss {
-        LOSSES[self.small(4) as usize]
-    }
+fn loss(draw: &mut Draw) -> Loss {
+    LOSSES[draw.small(4) as usize]
 }
 
 /// Names the life if it ends badly.
@@ -80,11 +55,11 @@ fn live(draw: &mut Draw, cuts: u64) -> History {
     let mut history = History::new(small());
     history.open().expect("an empty disk");
     for _ in 0..cuts {
-        let script = draw.script();
+        let script = script(draw);
         let off_in = 1 + draw.below(150);
         history.disk.power_off_at(history.disk.changes() + off_in);
         history.run(&script);
-        history.crash(draw.next(), draw.loss());
+        history.crash(draw.next(), loss(draw));
     }
     history
 }

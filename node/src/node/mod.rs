@@ -23,6 +23,7 @@ use crate::{
     metrics::{Metrics, NodeCollector},
     room::{RoomBoard, monitor::Monitor},
 };
+pub(crate) use imprint_raft::disk::offloaded;
 use imprint_raft::{
     consensus::{Groups, GroupsConfig, RaftDispatcher, ScrubConfig},
     disk::Io,
@@ -39,7 +40,6 @@ use std::{
 };
 use storage::Storage;
 pub use storage::StorageError;
-pub(crate) use storage::offloaded;
 use tokio::{sync::Semaphore, sync::watch, task::JoinSet};
 
 /// Version of this binary.

@@ -3,7 +3,6 @@
 //! The only place where this crate touches a group or a journal. Everything that reads a disk runs
 //! where the I/O seam says, never on the runtime's own threads.
 
-use super::storage::offloaded;
 use crate::{
     backend::*,
     formation::{Formation, FormationRecord},
@@ -14,6 +13,7 @@ use imprint_proto::{
     batch::AdmittedBatch,
     ids::{GroupId, NodeId, ReplicaId},
 };
+use imprint_raft::disk::offloaded;
 use imprint_raft::{
     consensus::{self, Group, GroupSpec, Groups, NoMachine},
     disk::Io,

@@ -10,7 +10,7 @@ use crate::config::{HostPort, NodeConfig, StorageConfig};
 use crate::room::{Floors, FloorsError, monitor::keep_reserve};
 use imprint_proto::ids::NodeId;
 use imprint_raft::{
-    disk::{DirLock, Io, is_no_space},
+    disk::{DirLock, Io, is_no_space, offloaded},
     identity::{self, Identity, IdentityError},
     journal::set_aside_unknown_groups,
     meta::{MetaError, MetaStore},
@@ -54,18 +54,6 @@ pub(super) struct Storage {
     pub floors: Floors,
     /// Held as long as the node lives.
     _lock: Box<dyn DirLock>,
-}
-
-/// Runs blocking work where the seam says.
-pub(crate) async fn offloaded<T: Send + 'static>(
-    io: &Io,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    // The receiver is only gone when its task was cancelled.
-    io.offload.run(Box::new(move || drop(tell.send(work()))));
-    told.await
-        .map_err(|_| io::Error::other("the blocking work did not finish"))
 }
 
 impl Storage {

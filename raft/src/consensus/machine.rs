@@ -26,11 +26,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::snapshot::{Found, Place, Snap, SnapshotFiles, SnapshotMetaOf, SnapshotOf};
-use super::store::offloaded;
 use super::types::{
     AppRecord, Applied, Entry, LogId, StoredMembership, TypeConfig, decode_membership, log_id,
     log_pos,
 };
+use crate::disk::offloaded;
 use crate::journal::{Journal, LogPos};
 
 /// A replicated state beside the log. Calls come from one task, in log order.

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::group::Group;
 use super::groups::Groups;
-use super::store::offloaded;
 use crate::disk::Offload;
+use crate::disk::offloaded;
 use crate::journal::{SegmentDigest, SegmentInfo};
 use crate::meta::MetaStore;
 

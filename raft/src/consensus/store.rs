@@ -28,7 +28,7 @@ use super::catchup::CatchUpLimit;
 use super::types::{
     AppRecord, Entry, LogId, TypeConfig, Vote, from_journal, log_id, log_pos, to_journal,
 };
-use crate::disk::Io;
+use crate::disk::offloaded;
 use crate::journal::{Journal, StoredEntry, VoteRecord};
 
 /// The most that one AppendEntries carries, unless a single batch is larger. Bytes.
@@ -189,18 +189,6 @@ pub(crate) async fn read_entries(
     }
     let reader = Arc::clone(journal);
     offloaded(journal.io(), move || reader.read(from, to, max_bytes)).await?
-}
-
-/// Runs blocking work where it may block.
-pub(crate) async fn offloaded<T: Send + 'static>(
-    io: &Io,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    // The receiver is only gone when its task was cancelled.
-    io.offload.run(Box::new(move || drop(tell.send(work()))));
-    told.await
-        .map_err(|_| io::Error::other("the blocking work did not finish"))
 }
 
 impl RaftLogReader<TypeConfig> for LogStore {

@@ -31,7 +31,7 @@ use super::codec::{GroupStateMessage, GroupStateReply};
 use super::fitness::Unfit;
 use super::group::Group;
 use super::groups::Groups;
-use super::store::offloaded;
+use crate::disk::offloaded;
 use crate::disk::{Io, read_file, replace_file};
 use crate::journal::{Journal, LogPos};
 use crate::rpc::{CallOptions, Class, methods};

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use offload::{InlineOffload, Offload, RealOffload};
+pub use offload::{InlineOffload, Offload, RealOffload, offloaded};
 pub use real::RealDisk;
 pub use sim::SimDisk;
 pub use space::{Space, SpaceGate, SpaceLevel, is_no_space};

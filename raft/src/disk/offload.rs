@@ -2,8 +2,11 @@
 //!
 //! Who calls [`Offload::run`] holds no lock: an offload may run the job before it returns.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+use super::Io;
 
 /// Runs blocking jobs away from the caller's task.
 pub trait Offload: Send + Sync + 'static {
@@ -45,6 +48,18 @@ impl Offload for InlineOffload {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         job();
     }
+}
+
+/// Runs blocking work and waits for what it gives; an error if the work ended without giving anything.
+pub async fn offloaded<T: Send + 'static>(
+    io: &Io,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // The receiver is only gone when its task was cancelled.
+    io.offload.run(Box::new(move || drop(tell.send(work()))));
+    told.await
+        .map_err(|_| io::Error::other("the blocking work did not finish"))
 }
 
 impl<T: Offload + ?Sized> Offload for Arc<T> {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
+pub mod draw;
 pub mod history;
 
 use std::io;

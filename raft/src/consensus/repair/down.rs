@@ -15,7 +15,7 @@ use super::sources::Sources;
 use super::text;
 use crate::consensus::groups::{GroupSpec, Groups};
 use crate::consensus::snapshot::{NEWEST, start_cut};
-use crate::consensus::store::offloaded;
+use crate::disk::offloaded;
 use crate::disk::replace_file;
 use crate::journal::{BadRange, Journal, Mend, RepairBatch, Rescue};
 

@@ -8,8 +8,8 @@ use imprint_proto::ids::NodeId;
 
 use super::sources::Sources;
 use super::wire::LogPieces;
-use crate::consensus::store::offloaded;
 use crate::disk::Io;
+use crate::disk::offloaded;
 use crate::journal::{Mend, RepairBatch, Wanted};
 
 /// How a try to fill a hole ended.

@@ -38,7 +38,7 @@ pub(crate) use sources::Sources;
 use super::fitness::Unfit;
 use super::group::Group;
 use super::groups::Groups;
-use super::store::offloaded;
+use crate::disk::offloaded;
 use crate::journal::{Mend, MendError};
 use fill::{Filled, fill};
 

@@ -14,7 +14,7 @@ use super::wire::{
 };
 use crate::consensus::groups::Groups;
 use crate::consensus::snapshot::encode_snapshot;
-use crate::consensus::store::offloaded;
+use crate::disk::offloaded;
 use crate::rpc::{Replier, status};
 
 /// The most that one answer carries, unless a single batch is larger. Bytes.

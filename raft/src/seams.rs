@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -75,9 +75,29 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// One connection, whatever carries it.
 pub type BoxStream = Box<dyn Stream>;
 
+/// The place for TLS between nodes: turns a raw connection into the one that is spoken on.
+///
+/// Both methods may take round trips. The transport calls them where only the connection itself waits: after the dial and
+/// within the time for connecting, after the accept and within the time for the hello. Neither sets a deadline of its own.
+/// What a handshake proves of the other side is for the wrapper to check; the transport's hello comes after it, through
+/// it, and stays as it is.
+#[async_trait]
+pub trait Wrap: Send + Sync + fmt::Debug + 'static {
+    /// This side has dialled `addr` (`host:port`): the client of the handshake.
+    async fn outgoing(&self, addr: &str, stream: BoxStream) -> io::Result<BoxStream>;
+
+    /// This side has accepted a connection: the server of the handshake.
+    async fn incoming(&self, from: SocketAddr, stream: BoxStream) -> io::Result<BoxStream>;
+}
+
 /// Dials and listens.
 #[async_trait]
 pub trait Net: Send + Sync + fmt::Debug + 'static {
+    /// What connections between nodes are wrapped in; None leaves them as they are.
+    fn wrap(&self) -> Option<Arc<dyn Wrap>> {
+        None
+    }
+
     /// Opens a connection to `addr` (`host:port`). It sets no deadline of its own.
     async fn dial(&self, addr: &str) -> io::Result<BoxStream>;
 

@@ -10,6 +10,14 @@ pub const MAX_HELLO_BYTES: usize = 16 * 1024;
 /// What a [`super::PingHook`] may add to one ping or to its answer; more is cut off by leaving it out.
 pub const MAX_PING_EXTRA_BYTES: usize = 64 * 1024;
 
+/// Replies above this many bytes are charged to budgets, on both sides; smaller ones are bounded by their number. A
+/// method that changes something must answer with less, for a reply that finds no room is lost after the work is done.
+pub const REPLY_CHARGED_FROM: usize = 64 * 1024;
+
+/// A peer that moves fewer bytes than these within the stall time-out, in either direction and with more to move, is
+/// stalled: 1 KiB/s with the default of 10 s.
+pub const STALL_BYTES: usize = 10 * 1024;
+
 /// Settings of the transport, for both directions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RpcConfig {
@@ -32,6 +40,9 @@ pub struct RpcConfig {
     pub max_waiting_bytes: usize,
     /// Calls sent and not answered, per connection. Default 1024. Later ones stay queued.
     pub max_in_flight_calls: usize,
+    /// Bytes of replies that were received and not yet taken by their callers, per connection. Default 160 MiB: two of
+    /// the largest size. A reply above [`REPLY_CHARGED_FROM`] bytes that finds no room is skipped, and its call fails.
+    pub max_reply_bytes: usize,
     /// Frames put into one write at most. Default 64.
     pub coalesce_frames: usize,
     /// A write takes no further frame once it has this many bytes. Default 256 KiB.
@@ -55,10 +66,23 @@ pub struct RpcConfig {
     pub server_bulk_bytes: usize,
     /// The same over all urgent connections. Default 16 MiB.
     pub server_urgent_bytes: usize,
+    /// Bytes of replies that wait to be taken, over all bulk connections. Default 96 MiB: one of the largest size must
+    /// fit. A reply above [`REPLY_CHARGED_FROM`] bytes that finds no room becomes a status 503.
+    pub server_bulk_reply_bytes: usize,
+    /// The same over all urgent connections. Default 16 MiB.
+    pub server_urgent_reply_bytes: usize,
+    /// What one peer may have of each of the bulk budgets, requests and replies, over all its connections. Default
+    /// 88 MiB: one frame of the largest size must fit, and something must be left for the other peers.
+    pub server_bulk_peer_bytes: usize,
+    /// The same of the urgent budgets. Default 8 MiB: what a caller's urgent pool holds.
+    pub server_urgent_peer_bytes: usize,
     /// Requests read and not answered, per connection. Default 256.
     pub server_in_flight_calls: usize,
     /// Connections accepted at a time. Default 256.
     pub max_connections: usize,
+    /// Connections that haven't said hello yet, at a time. Default 64. With one more, the one goes that has been silent
+    /// for longest: a flood of strangers pushes itself out, while a peer's hello comes within a round trip.
+    pub max_greeting_connections: usize,
     /// Connections accepted of one node at a time; the oldest one goes. Default 8.
     pub max_connections_per_peer: usize,
     /// A connection has to say hello within this time. Default 2 s.
@@ -66,8 +90,12 @@ pub struct RpcConfig {
     /// A connection that sends nothing for this long is closed. Default 60 s.
     pub server_idle_timeout: Duration,
 
-    /// A half-read frame or a half-done write that makes no progress for this long ends the connection. Default 10 s.
+    /// A half-read frame or a half-done write that moves by less than [`STALL_BYTES`] in this time ends the connection.
+    /// Default 10 s.
     pub stall_timeout: Duration,
+    /// A connection on which calls wait is asked by a ping if nothing comes back; this long after that was written,
+    /// without a byte, it is taken for dead. Default 5 s.
+    pub silence_timeout: Duration,
     /// Between two pings of a peer. Default 100 ms.
     pub ping_interval: Duration,
     /// A peer that leaves pings unanswered for this long is dead. Default 1 s.
@@ -85,6 +113,7 @@ impl Default for RpcConfig {
             max_waiting_calls: 1024,
             max_waiting_bytes: 80 * MIB,
             max_in_flight_calls: 1024,
+            max_reply_bytes: 160 * MIB,
             coalesce_frames: 64,
             coalesce_bytes: MIB / 4,
             connect_timeout: Duration::from_secs(1),
@@ -95,12 +124,18 @@ impl Default for RpcConfig {
             max_address_peers: 32,
             server_bulk_bytes: 128 * MIB,
             server_urgent_bytes: 16 * MIB,
+            server_bulk_reply_bytes: 96 * MIB,
+            server_urgent_reply_bytes: 16 * MIB,
+            server_bulk_peer_bytes: 88 * MIB,
+            server_urgent_peer_bytes: 8 * MIB,
             server_in_flight_calls: 256,
             max_connections: 256,
+            max_greeting_connections: 64,
             max_connections_per_peer: 8,
             hello_timeout: Duration::from_secs(2),
             server_idle_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(10),
+            silence_timeout: Duration::from_secs(5),
             ping_interval: Duration::from_millis(100),
             liveness_timeout: Duration::from_secs(1),
         }
@@ -113,6 +148,23 @@ impl Default for RpcConfig {
 pub struct ConfigError(&'static str);
 
 impl RpcConfig {
+    fn bulk_budgets(&self) -> [usize; 4] {
+        [
+            self.server_bulk_bytes,
+            self.server_bulk_reply_bytes,
+            self.server_bulk_peer_bytes,
+            self.max_reply_bytes,
+        ]
+    }
+
+    fn urgent_budgets(&self) -> [usize; 3] {
+        [
+            self.server_urgent_bytes,
+            self.server_urgent_reply_bytes,
+            self.server_urgent_peer_bytes,
+        ]
+    }
+
     /// Checks the settings against each other. The node does this once, at start.
     pub fn check(&self) -> Result<(), ConfigError> {
         let rules = [
@@ -122,12 +174,22 @@ impl RpcConfig {
                 "max_frame_bytes must be between 16 KiB and 4 GiB",
             ),
             (
-                self.server_bulk_bytes >= self.max_frame_bytes,
-                "server_bulk_bytes must hold a frame of max_frame_bytes",
+                self.bulk_budgets()
+                    .iter()
+                    .all(|bytes| *bytes >= self.max_frame_bytes),
+                "server_bulk_bytes, server_bulk_reply_bytes, server_bulk_peer_bytes and max_reply_bytes must each hold a \
+                 frame of max_frame_bytes",
             ),
             (
-                u32::try_from(self.server_bulk_bytes.max(self.server_urgent_bytes)).is_ok(),
-                "server_bulk_bytes and server_urgent_bytes must be below 4 GiB",
+                self.bulk_budgets()
+                    .iter()
+                    .chain(&self.urgent_budgets())
+                    .all(|bytes| u32::try_from(*bytes).is_ok()),
+                "server budgets and max_reply_bytes must be below 4 GiB",
+            ),
+            (
+                self.max_greeting_connections > 0 && self.max_connections_per_peer > 1,
+                "max_greeting_connections must be at least 1, max_connections_per_peer at least 2",
             ),
             (
                 self.max_in_flight_calls > 0

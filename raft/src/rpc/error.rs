@@ -98,6 +98,17 @@ pub enum RpcError {
         waiting_calls: usize,
         waiting_bytes: usize,
     },
+    /// The peer answered, but this node had no room for the answer: callers hold too many that they haven't taken.
+    #[error(
+        "the reply of {peer} to {method}, {bytes} bytes, found no room: {held} of {limit} are held"
+    )]
+    ReplyDropped {
+        peer: String,
+        method: &'static str,
+        bytes: u64,
+        held: usize,
+        limit: usize,
+    },
     /// zstd failed; nothing was sent.
     #[error("a request to {peer} could not be compressed: {reason}")]
     Compression { peer: String, reason: String },
@@ -111,8 +122,8 @@ impl RpcError {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             RpcError::Timeout { phase, .. } => !phase.is_local(),
-            // The peer's handler may have failed half-way.
-            RpcError::Disconnected { .. } => true,
+            // The peer's handler may have failed half-way, or done all of it.
+            RpcError::Disconnected { .. } | RpcError::ReplyDropped { .. } => true,
             RpcError::Remote { status, .. } => {
                 matches!(
                     *status,
@@ -129,6 +140,7 @@ impl RpcError {
             RpcError::Timeout { .. }
             | RpcError::Unreachable { .. }
             | RpcError::Disconnected { .. }
+            | RpcError::ReplyDropped { .. }
             | RpcError::Overloaded { .. } => true,
             // A stranger stays one until an operator acts.
             RpcError::Refused { .. } | RpcError::Version { .. } => false,

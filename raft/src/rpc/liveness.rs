@@ -4,6 +4,7 @@
 //! |---|---|
 //! | an answer to a ping | alive |
 //! | `liveness_timeout` without an answer | dead; both connections are hung up, so that nothing waits on a dead socket |
+//! | half of it without an answer, while the bulk connection brings bytes | the urgent connection alone is dead: pinged on a new one |
 //! | the urgent connection ends | pinged at once on a new one |
 //! | that can't be made, or ends again | dead at once |
 //! | the peer says hello to us | pinged at once |
@@ -22,6 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use imprint_proto::envelope;
 use imprint_proto::ids::NodeId;
+use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -74,26 +76,34 @@ struct PeerState {
 
 type States = BTreeMap<NodeId, PeerState>;
 
-/// The states of all peers in the table; bounded by its size.
-#[derive(Debug, Default)]
-pub(crate) struct Board(watch::Sender<States>);
+/// The states of all peers in the table; bounded by its size. Without a sender once the table is closed.
+#[derive(Debug)]
+pub(crate) struct Board(RwLock<Option<watch::Sender<States>>>);
+
+impl Default for Board {
+    fn default() -> Self {
+        Board(RwLock::new(Some(watch::Sender::default())))
+    }
+}
 
 impl Board {
     pub(crate) fn is_alive(&self, node: NodeId) -> bool {
-        self.0.borrow().get(&node).is_some_and(|state| state.alive)
+        self.look(|states| states.get(&node).is_some_and(|state| state.alive))
     }
 
     pub(crate) fn alive(&self) -> Vec<NodeId> {
-        self.0
-            .borrow()
-            .iter()
-            .filter(|(_, state)| state.alive)
-            .map(|(node, _)| *node)
-            .collect()
+        self.look(|states| {
+            let alive = states.iter().filter(|(_, state)| state.alive);
+            alive.map(|(node, _)| *node).collect()
+        })
     }
 
     pub(crate) fn subscribe(&self) -> PeerEvents {
-        let receiver = self.0.subscribe();
+        let receiver = match self.0.read().as_ref() {
+            Some(states) => states.subscribe(),
+            // Of a sender that is gone: the subscription ends at once.
+            None => watch::channel(States::default()).1,
+        };
         let seen = receiver.borrow().clone();
         PeerEvents {
             receiver,
@@ -102,14 +112,34 @@ impl Board {
         }
     }
 
+    /// Nobody is alive any more, and subscriptions end when they have seen that.
+    pub(crate) fn close(&self) {
+        if let Some(states) = self.0.write().take() {
+            states.send_if_modified(|states| !std::mem::take(states).is_empty());
+        }
+    }
+
     pub(crate) fn remove(&self, node: NodeId) {
-        self.0
-            .send_if_modified(|states| states.remove(&node).is_some());
+        self.change(|states| states.remove(&node).is_some());
+    }
+
+    fn look<T: Default>(&self, at: impl FnOnce(&States) -> T) -> T {
+        let board = self.0.read();
+        board
+            .as_ref()
+            .map_or_else(T::default, |states| at(&states.borrow()))
+    }
+
+    fn change(&self, how: impl FnOnce(&mut States) -> bool) -> bool {
+        let board = self.0.read();
+        board
+            .as_ref()
+            .is_some_and(|states| states.send_if_modified(how))
     }
 
     /// An answer came from the process `incarnation`; true if that is news.
     fn up(&self, node: NodeId, incarnation: u64) -> bool {
-        self.0.send_if_modified(|states| {
+        self.change(|states| {
             let state = states.entry(node).or_default();
             let before = *state;
             if state.incarnation.is_some_and(|known| known != incarnation) {
@@ -123,7 +153,7 @@ impl Board {
 
     /// True if the peer was alive until now.
     fn down(&self, node: NodeId) -> bool {
-        self.0.send_if_modified(|states| {
+        self.change(|states| {
             let Some(state) = states.get_mut(&node) else {
                 return false;
             };
@@ -145,7 +175,7 @@ pub struct PeerEvents {
 }
 
 impl PeerEvents {
-    /// Waits for the next change; None when the table is gone. Safe to cancel.
+    /// Waits for the next change; None when the table is closed or gone. Safe to cancel.
     pub async fn recv(&mut self) -> Option<PeerEvent> {
         loop {
             if let Some(event) = self.pending.pop() {
@@ -255,11 +285,21 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// One ping; a second one if the first one's connection ended, which says nothing about the peer yet.
+    /// One ping; a second one if the first says nothing about the peer yet, but only about its connection.
     async fn round(&mut self) {
-        let mut answer = self.ping().await;
-        if matches!(answer, Err(RpcError::Disconnected { .. })) {
-            answer = self.ping().await;
+        let bulk_before = self.peer.bulk_received();
+        let mut answer = self.ping(2).await;
+        match &answer {
+            Err(RpcError::Disconnected { .. }) => answer = self.ping(1).await,
+            Err(RpcError::Timeout { phase, .. }) => {
+                // One that is still being made isn't dead.
+                if !phase.is_local() && self.peer.bulk_received() != bulk_before {
+                    tracing::info!(peer = %self.node, "only the bulk connection answers; the urgent one is made anew");
+                    self.peer.hang_up_urgent();
+                }
+                answer = self.ping(1).await;
+            }
+            _ => {}
         }
         match answer {
             Ok(()) => self.last_answer = Some(Instant::now()),
@@ -267,10 +307,11 @@ impl Watcher {
         }
     }
 
-    async fn ping(&self) -> Result<(), RpcError> {
+    /// Waits for the answer for one `part`th of the time that is left.
+    async fn ping(&self, part: u32) -> Result<(), RpcError> {
         let begun = Instant::now();
         let options = CallOptions {
-            timeout: self.time_left(begun),
+            timeout: self.time_left(begun) / part,
             class: Class::Urgent,
             compress: false,
         };

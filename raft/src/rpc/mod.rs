@@ -25,6 +25,7 @@ mod error;
 pub mod hello;
 mod liveness;
 pub mod methods;
+mod notices;
 mod server;
 pub mod stats;
 pub mod status;
@@ -33,7 +34,9 @@ mod wire;
 mod write;
 
 pub use client::{CallOptions, Class, Payload, PeerAddress, RpcPeer};
-pub use config::{ConfigError, MAX_HELLO_BYTES, MAX_PING_EXTRA_BYTES, RpcConfig};
+pub use config::{
+    ConfigError, MAX_HELLO_BYTES, MAX_PING_EXTRA_BYTES, REPLY_CHARGED_FROM, RpcConfig, STALL_BYTES,
+};
 pub use error::{Phase, RpcError};
 pub use hello::{Hello, HelloCheck, HelloSource, Refusal};
 pub use liveness::{PeerEvent, PeerEvents, PingHook};

@@ -74,12 +74,8 @@ pub struct MethodStats {
     pub bytes_sent: Counter,
     /// Payload bytes of replies, as on the wire.
     pub bytes_received: Counter,
-    /// Microseconds spent waiting for the pool.
-    pub memory_wait_us: Counter,
-    /// Microseconds spent waiting for the turn or the connection.
-    pub dispatch_wait_us: Counter,
-    /// Microseconds from the first moment to the reply, of calls that were answered.
-    pub total_us: Counter,
+    /// Microseconds that calls spent in each phase, in the order of [`Phase::ALL`], however they ended.
+    pub waits_us: [Counter; Phase::ALL.len()],
 }
 
 /// Everything about one peer.
@@ -98,6 +94,10 @@ pub struct PeerStats {
     pub overloaded: Counter,
     /// Replies that nobody waited for any more.
     pub unknown_replies: Counter,
+    /// Replies skipped because callers held too many that they hadn't taken.
+    pub dropped_replies: Counter,
+    /// Connections taken for dead because nothing came back, not even the answer to a ping.
+    pub silent: Counter,
     /// Times the peer was declared dead.
     pub deaths: Counter,
     /// Gauge: the last ping's round trip in microseconds.
@@ -117,6 +117,8 @@ impl PeerStats {
             disconnects: Counter::default(),
             overloaded: Counter::default(),
             unknown_replies: Counter::default(),
+            dropped_replies: Counter::default(),
+            silent: Counter::default(),
             deaths: Counter::default(),
             ping_us: Gauge::default(),
             in_flight: Gauge::default(),
@@ -128,19 +130,40 @@ impl PeerStats {
         &self.label
     }
 
+    /// The counters of every method in [`methods::TABLE`], with their names.
+    pub fn methods(&self) -> impl Iterator<Item = (&'static str, &MethodStats)> {
+        let names = methods::TABLE.iter().map(|(_, name)| *name);
+        names.zip(&self.methods)
+    }
+
     /// The counters of one method.
     pub fn method(&self, method: u32) -> &MethodStats {
         methods::row(method).map_or(&self.other, |row| &self.methods[row])
     }
 }
 
+/// One method as it is served.
+#[derive(Debug, Default)]
+pub struct ServedStats {
+    /// Requests read whole and handed on, or answered by the transport itself.
+    pub requests: Counter,
+    /// Requests answered with an error, by the transport or the handler.
+    pub errors: Counter,
+    /// Microseconds from a request's last byte to its answer.
+    pub handling_us: Counter,
+}
+
 /// The receiving side.
 #[derive(Debug, Default)]
 pub struct ServerStats {
+    methods: [ServedStats; methods::TABLE.len()],
+    unknown_method: ServedStats,
     /// Connections accepted.
     pub accepted: Counter,
     /// Connections turned away because there were too many.
     pub over_limit: Counter,
+    /// Connections without a hello that made room for later ones.
+    pub pushed_out: Counter,
     /// Connections whose hello was refused.
     pub strangers: Counter,
     /// Connections closed because of bytes that can't be trusted.
@@ -151,6 +174,8 @@ pub struct ServerStats {
     pub requests: Counter,
     /// Requests answered with an error, by the transport or the handler.
     pub error_replies: Counter,
+    /// Replies that found no room and became a status 503.
+    pub refused_replies: Counter,
     /// Payload bytes received, as on the wire.
     pub bytes_received: Counter,
     /// Payload bytes of replies, as on the wire.
@@ -163,6 +188,21 @@ pub struct ServerStats {
     pub in_flight: Gauge,
     /// Gauge: bytes of the budget in use.
     pub memory_bytes: Gauge,
+    /// Gauge: bytes of replies that the peers haven't taken.
+    pub reply_bytes: Gauge,
+}
+
+impl ServerStats {
+    /// The counters of every method in [`methods::TABLE`], with their names.
+    pub fn methods(&self) -> impl Iterator<Item = (&'static str, &ServedStats)> {
+        let names = methods::TABLE.iter().map(|(_, name)| *name);
+        names.zip(&self.methods)
+    }
+
+    /// The counters of one method; all that aren't in the table share one row.
+    pub fn method(&self, method: u32) -> &ServedStats {
+        methods::row(method).map_or(&self.unknown_method, |row| &self.methods[row])
+    }
 }
 
 /// All counters of the transport on this node.

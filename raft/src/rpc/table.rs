@@ -18,7 +18,7 @@ use super::error::RpcError;
 use super::hello::{Hello, HelloCheck, HelloSource};
 use super::liveness::{Board, PeerEvents, PingHook, PingSource, watch_peer};
 use super::stats::RpcStats;
-use crate::seams::Net;
+use crate::seams::{Net, Wrap};
 
 /// What the transport needs of the node.
 pub struct TableParts {
@@ -87,11 +87,12 @@ impl fmt::Debug for PeerTable {
 impl PeerTable {
     /// An empty table.
     pub fn new(parts: TableParts) -> Arc<Self> {
-        let pings = Pings {
+        let pings = Arc::new(Pings {
             hello: Arc::clone(&parts.hello),
             hook: Mutex::new(None),
-        };
+        });
         let context = Context {
+            pings: Arc::clone(&pings) as Arc<dyn PingSource>,
             net: parts.net,
             hello: parts.hello,
             check: parts.check,
@@ -102,7 +103,7 @@ impl PeerTable {
             own: parts.node_id,
             context: Arc::new(context),
             board: Arc::default(),
-            pings: Arc::new(pings),
+            pings,
             entries: Mutex::default(),
         })
     }
@@ -178,7 +179,7 @@ impl PeerTable {
         self.board.alive()
     }
 
-    /// Changes from now on.
+    /// Changes from now on, until the table is closed or gone.
     pub fn subscribe(&self) -> PeerEvents {
         self.board.subscribe()
     }
@@ -243,6 +244,18 @@ impl PeerTable {
         }
     }
 
+    /// A peer called this node, on a connection that may be old: attempts to reach it aren't held back.
+    pub(crate) fn called_by(&self, node: NodeId) {
+        if let Some(peer) = self.get(node) {
+            peer.called();
+        }
+    }
+
+    /// What connections are wrapped in.
+    pub(crate) fn wrap(&self) -> Option<Arc<dyn Wrap>> {
+        self.context.net.wrap()
+    }
+
     /// What a peer said of itself last.
     pub fn hello_of(&self, node: NodeId) -> Option<Hello> {
         self.get(node)?.hello()
@@ -267,7 +280,7 @@ impl PeerTable {
         self.pings.as_ref()
     }
 
-    /// Ends all connections; calls fail from now on, and no peer can be added.
+    /// Ends all connections; calls fail from now on, no peer can be added, and subscriptions end after their last events.
     pub fn close(&self) {
         let (nodes, addresses) = {
             let mut entries = self.entries.lock();
@@ -284,6 +297,7 @@ impl PeerTable {
         for entry in addresses.into_values() {
             entry.peer.close();
         }
+        self.board.close();
     }
 }
 

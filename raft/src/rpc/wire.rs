@@ -8,17 +8,21 @@
 //! untrustworthy: whoever gets a [`WireError`] closes the connection.
 
 use std::io::{self, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use imprint_proto::frame::{
     Compression, FRAME_HEADER_LEN, FRAME_VERSION, FrameError, FrameHeader, payload_checksum_parts,
 };
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::time::timeout;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader, ReadBuf};
+use tokio::time::timeout_at;
 
 use super::config::RpcConfig;
-use super::write::stalled;
+use super::write::Pace;
 
 /// A zstd frame's own header is never longer.
 const ZSTD_HEADER_MAX: usize = 18;
@@ -97,12 +101,39 @@ impl Body {
 /// Reads frames from one connection.
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
-    stream: BufReader<R>,
+    stream: BufReader<Counted<R>>,
     stall: Duration,
+}
+
+/// Counts what comes in, for those who ask whether anything does.
+#[derive(Debug)]
+struct Counted<R> {
+    stream: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Counted<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+        read
+    }
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(stream: R, stall: Duration) -> Self {
+        Self::counted(stream, stall, Arc::default())
+    }
+
+    /// Adds to `bytes` what comes in.
+    pub(crate) fn counted(stream: R, stall: Duration, bytes: Arc<AtomicU64>) -> Self {
+        let stream = Counted { stream, bytes };
         FrameReader {
             stream: BufReader::with_capacity(READ_AHEAD_BYTES, stream),
             stall,
@@ -120,9 +151,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(None);
         }
         let mut bytes = [0; FRAME_HEADER_LEN];
-        match timeout(self.stall, self.stream.read_exact(&mut bytes)).await {
+        let pace = Pace::new(self.stall);
+        match timeout_at(pace.until, self.stream.read_exact(&mut bytes)).await {
             Ok(read) => read?,
-            Err(_) => return Err(stalled("half a header and no more", self.stall).into()),
+            Err(_) => return Err(pace.stalled("half a header and no more").into()),
         };
         head(&bytes).map(Some)
     }
@@ -158,16 +190,18 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Reads past `bytes` without keeping them.
     pub(crate) async fn skip(&mut self, mut bytes: u64) -> Result<(), WireError> {
+        let mut pace = Pace::new(self.stall);
         while bytes > 0 {
-            let buffered = match timeout(self.stall, self.stream.fill_buf()).await {
+            let buffered = match timeout_at(pace.until, self.stream.fill_buf()).await {
                 Ok(buffered) => buffered?.len(),
-                Err(_) => return Err(stalled("half a frame and no more", self.stall).into()),
+                Err(_) => return Err(pace.stalled("half a frame and no more").into()),
             };
             if buffered == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
             let taken = bytes.min(buffered as u64);
             self.stream.consume(taken as usize);
+            pace.moved(taken as usize);
             bytes -= taken;
         }
         Ok(())
@@ -175,13 +209,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Fills `buffer` up to `wanted` bytes, never asking for more than that.
     async fn fill(&mut self, buffer: &mut BytesMut, wanted: usize) -> Result<(), WireError> {
+        let mut pace = Pace::new(self.stall);
         while buffer.len() < wanted {
             let missing = wanted - buffer.len();
             let mut room = (&mut *buffer).limit(missing);
-            match timeout(self.stall, self.stream.read_buf(&mut room)).await {
+            match timeout_at(pace.until, self.stream.read_buf(&mut room)).await {
                 Ok(Ok(0)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(read) => read?,
-                Err(_) => return Err(stalled("half a frame and no more", self.stall).into()),
+                Ok(read) => pace.moved(read?),
+                Err(_) => return Err(pace.stalled("half a frame and no more").into()),
             };
         }
         Ok(())

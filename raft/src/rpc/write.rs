@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
+
+use super::config::STALL_BYTES;
 
 /// Parts from this many bytes on are referenced: below, a copy is cheaper than one more element in the vector.
 const COPY_BELOW: usize = 512;
@@ -64,8 +66,8 @@ impl<T> WriteBatch<T> {
         self.owners.len()
     }
 
-    /// Writes everything. `done` gets each owner when its frame's last byte has been taken. Without progress for `stall`
-    /// it fails with `TimedOut`.
+    /// Writes everything. `done` gets each owner when its frame's last byte has been taken. A peer that takes less than
+    /// its [`Pace`] asks for makes it fail with `TimedOut`.
     pub(crate) async fn write_to<W: AsyncWrite + Unpin>(
         mut self,
         stream: &mut W,
@@ -73,22 +75,26 @@ impl<T> WriteBatch<T> {
         mut done: impl FnMut(T),
     ) -> io::Result<()> {
         self.seal();
+        let mut pace = Pace::new(stall);
         while !self.chunks.is_empty() {
             let taken = {
                 let mut slices = [IoSlice::new(&[]); MAX_SLICES];
                 let count = self.slices(&mut slices);
-                timeout(stall, stream.write_vectored(&slices[..count])).await
+                timeout_at(pace.until, stream.write_vectored(&slices[..count])).await
             };
             match taken {
                 Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(Ok(bytes)) => self.advance(bytes, &mut done),
+                Ok(Ok(bytes)) => {
+                    pace.moved(bytes);
+                    self.advance(bytes, &mut done);
+                }
                 Ok(Err(e)) => return Err(e),
-                Err(_) => return Err(stalled("the peer takes no bytes", stall)),
+                Err(_) => return Err(pace.stalled("the peer takes no bytes")),
             }
         }
-        match timeout(stall, stream.flush()).await {
+        match timeout_at(pace.until, stream.flush()).await {
             Ok(flushed) => flushed,
-            Err(_) => Err(stalled("the peer takes no bytes", stall)),
+            Err(_) => Err(pace.stalled("the peer takes no bytes")),
         }
     }
 
@@ -129,9 +135,39 @@ impl<T> WriteBatch<T> {
     }
 }
 
-/// The error of a connection that stands still.
-pub(crate) fn stalled(what: &str, after: Duration) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("{what} for {after:?}"))
+/// What a peer owes while a frame is under way: [`STALL_BYTES`] in each window, or all that's left. A byte now and then
+/// is no progress, or a frame and the memory it holds would last for ever.
+#[derive(Debug)]
+pub(super) struct Pace {
+    window: Duration,
+    moved: usize,
+    /// When the window ends.
+    pub(super) until: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(window: Duration) -> Self {
+        Pace {
+            window,
+            moved: 0,
+            until: Instant::now() + window,
+        }
+    }
+
+    /// Bytes went through.
+    pub(super) fn moved(&mut self, bytes: usize) {
+        self.moved += bytes;
+        if self.moved >= STALL_BYTES {
+            *self = Pace::new(self.window);
+        }
+    }
+
+    /// The error of a connection that stands still.
+    pub(super) fn stalled(&self, what: &str) -> io::Error {
+        let (moved, window) = (self.moved, self.window);
+        let reason = format!("{what}: {moved} bytes in {window:?}");
+        io::Error::new(io::ErrorKind::TimedOut, reason)
+    }
 }
 
 #[cfg(test)]
@@ -176,5 +212,42 @@ mod tests {
             .await
             .expect_err("stalled");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_is_no_progress() {
+        let mut batch = WriteBatch::new();
+        batch.push(b"AA", &[Bytes::from(vec![0; 4096])], ());
+        let (mut near, mut far) = tokio::io::duplex(16);
+        let begun = Instant::now();
+        let trickle = async {
+            loop {
+                tokio::time::sleep(STALL / 2).await;
+                far.read_u8().await.expect("a byte");
+            }
+        };
+        tokio::select! {
+            written = batch.write_to(&mut near, STALL, |()| ()) => {
+                assert_eq!(written.expect_err("stalled").kind(), io::ErrorKind::TimedOut);
+            }
+            () = trickle => {}
+        }
+        assert_eq!(begun.elapsed().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_peer_that_moves_enough_is_kept() {
+        let mut batch = WriteBatch::new();
+        batch.push(b"", &[Bytes::from(vec![0; 5 * STALL_BYTES])], ());
+        let (mut near, mut far) = tokio::io::duplex(16);
+        let drain = async {
+            let mut seen = vec![0; STALL_BYTES];
+            for _ in 0..5 {
+                tokio::time::sleep(STALL * 9 / 10).await;
+                far.read_exact(&mut seen).await.expect("bytes");
+            }
+        };
+        let (written, ()) = tokio::join!(batch.write_to(&mut near, STALL, |()| ()), drain);
+        written.expect("written");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::lane::Lane;
@@ -34,8 +34,24 @@ pub(crate) enum Failure {
         reason: String,
     },
     Version(u8),
+    /// Its reply was skipped.
+    NoRoom {
+        bytes: u64,
+        held: usize,
+        limit: usize,
+    },
     Closed,
 }
+
+/// What came for a call, and the room that it takes until the caller has it.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) payload: Bytes,
+    pub(crate) _room: Option<OwnedSemaphorePermit>,
+}
+
+/// How a call ended.
+pub(crate) type Outcome = Result<Received, Failure>;
 
 impl Failure {
     pub(crate) fn error(self, peer: &str, method: u32) -> RpcError {
@@ -62,6 +78,13 @@ impl Failure {
                 reason,
             },
             Failure::Version(theirs) => RpcError::Version { peer, theirs },
+            Failure::NoRoom { bytes, held, limit } => RpcError::ReplyDropped {
+                peer,
+                method: methods::name(method),
+                bytes,
+                held,
+                limit,
+            },
         }
     }
 }
@@ -109,6 +132,13 @@ impl CallShared {
         self.correlation_id.load(Relaxed)
     }
 
+    /// How long ago its last byte left this process; None while it hasn't.
+    pub(crate) fn sent_for(&self) -> Option<Duration> {
+        let sent = self.ended[Phase::Flush as usize].load(Relaxed);
+        let nanos = Duration::from_nanos(sent.checked_sub(1)?);
+        Some(self.enqueued.elapsed().saturating_sub(nanos))
+    }
+
     /// The phase the call is in.
     pub(crate) fn phase(&self) -> Phase {
         let open = Phase::ALL
@@ -145,7 +175,7 @@ impl CallShared {
 pub(crate) struct Outgoing {
     pub(crate) shared: Arc<CallShared>,
     pub(crate) encoded: Encoded,
-    pub(crate) reply: oneshot::Sender<Result<Bytes, Failure>>,
+    pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
 /// The caller's end. Whatever way it goes, the call leaves queue and correlation map.
@@ -154,16 +184,20 @@ pub(crate) struct CallGuard {
     pub(crate) lane: Arc<Lane>,
     pub(crate) shared: Arc<CallShared>,
     pub(crate) slot: Slot,
-    pub(crate) reply: oneshot::Receiver<Result<Bytes, Failure>>,
+    pub(crate) reply: oneshot::Receiver<Outcome>,
     pub(crate) open: bool,
 }
 
 impl CallGuard {
+    pub(crate) fn shared(&self) -> &Arc<CallShared> {
+        &self.shared
+    }
+
     /// Waits for the reply, up to the deadline.
     pub(crate) async fn wait(mut self) -> Result<Bytes, RpcError> {
         let outcome = timeout_at(self.shared.deadline, &mut self.reply).await;
         let result = match outcome {
-            Ok(Ok(Ok(payload))) => Ok(payload),
+            Ok(Ok(Ok(received))) => Ok(received.payload),
             Err(_) | Ok(Ok(Err(Failure::Expired))) => Err(self.timed_out()),
             Ok(Ok(Err(failure))) => Err(failure.error(self.lane.label(), self.shared.method)),
             Ok(Err(_)) => {
@@ -222,13 +256,16 @@ impl CallGuard {
     }
 
     fn count(&self, result: &Result<Bytes, RpcError>) {
+        self.count_waits();
+        if result.is_err() {
+            self.lane.stats().method(self.shared.method).errors.one();
+        }
+    }
+
+    fn count_waits(&self) {
         let stats = self.lane.stats().method(self.shared.method);
-        let [memory, dispatch, ..] = self.shared.spent();
-        stats.memory_wait_us.add_duration(memory);
-        stats.dispatch_wait_us.add_duration(dispatch);
-        match result {
-            Ok(_) => stats.total_us.add_duration(self.shared.enqueued.elapsed()),
-            Err(_) => stats.errors.one(),
+        for (wait, spent) in stats.waits_us.iter().zip(self.shared.spent()) {
+            wait.add_duration(spent);
         }
     }
 }
@@ -237,6 +274,7 @@ impl Drop for CallGuard {
     fn drop(&mut self) {
         if self.open {
             self.lane.abandon(self.slot, &self.shared);
+            self.count_waits();
             self.lane.stats().method(self.shared.method).cancelled.one();
         }
     }

@@ -1,26 +1,36 @@
 //! The driver of a lane: dials when there is something to send, says hello, then writes and reads until the end.
 //!
 //! One task per lane, and the only one that touches its socket. Names are resolved by each dial, so a peer that comes
-//! back under another address is found.
+//! back under another address is found. TLS has its place between the dial and the hello: [`crate::seams::Wrap::outgoing`].
+//!
+//! How is a dead connection found out? If nothing can be written, by the writer, after the stall time-out. If it swallows
+//! everything (the other end is gone and nobody says so), by a ping on this very connection: it is sent when calls wait
+//! and nothing comes, and when not a byte comes back for `silence_timeout` the connection is given up, whatever the peer's
+//! other one does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
 use imprint_proto::envelope;
 use imprint_proto::frame::FRAME_VERSION;
 use tokio::io::{ReadHalf, WriteHalf};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::call::Failure;
+use super::call::{Failure, Outcome, Received};
 use super::lane::{Lane, Sending};
-use super::{Class, PeerShared};
-use crate::rpc::config::MAX_HELLO_BYTES;
+use super::{CallOptions, Class, PeerShared};
+use crate::rpc::config::{MAX_HELLO_BYTES, REPLY_CHARGED_FROM};
 use crate::rpc::error::Phase;
 use crate::rpc::hello::{self, ErrorReply, HELLO_CORRELATION, Hello, HelloRequest};
+use crate::rpc::liveness::ping_payload;
+use crate::rpc::notices::Notices;
 use crate::rpc::wire::{Encoded, FrameReader, Head, WireError};
 use crate::rpc::write::WriteBatch;
 use crate::rpc::{methods, status};
 use crate::seams::BoxStream;
+
+/// A ping on a connection that seems dead.
+const LONGEST_PING: Duration = Duration::from_secs(3600);
 
 type Reader = FrameReader<ReadHalf<BoxStream>>;
 
@@ -31,12 +41,14 @@ enum End {
     /// Asked to: the peer was declared dead, moved, or was removed.
     HungUp,
     Broken(String),
+    /// Calls wait on it, a ping too, and nothing comes.
+    Silent(Duration),
 }
 
 /// Runs a lane until it's closed.
 pub(crate) async fn drive(lane: Arc<Lane>, peer: Arc<PeerShared>) {
     let mut last_attempt: Option<Instant> = None;
-    let mut log = FailureLog::default();
+    let mut log = ConnectionLog::new();
     while wait_for_work(&lane).await {
         if let Some(last) = last_attempt {
             // A peer that accepts and hangs up again must not be dialled in a tight loop.
@@ -70,9 +82,9 @@ pub(crate) async fn drive(lane: Arc<Lane>, peer: Arc<PeerShared>) {
                 let end = tokio::select! {
                     biased;
                     () = kicked => End::HungUp,
-                    end = serve(&lane, reader, writer) => end,
+                    end = serve(&lane, &peer, reader, writer) => end,
                 };
-                ended(&lane, end);
+                ended(&lane, &mut log, end);
             }
         }
     }
@@ -89,18 +101,17 @@ async fn wait_for_work(lane: &Lane) -> bool {
     false
 }
 
-fn ended(lane: &Lane, end: End) {
+fn ended(lane: &Lane, log: &mut ConnectionLog, end: End) {
     let reason = match end {
         End::Idle => return lane.connection_ended("nobody used it"),
         End::HungUp => "it was hung up".to_owned(),
         End::Broken(reason) => reason,
+        End::Silent(silence) => {
+            lane.stats().silent.one();
+            format!("calls and a ping wait on it, and nothing has come for {silence:?}")
+        }
     };
-    tracing::info!(
-        peer = lane.label(),
-        class = lane.class.name(),
-        reason,
-        "connection ended"
-    );
+    log.ended(lane, &reason);
     lane.connection_ended(&reason);
     lane.news.notify_one();
 }
@@ -128,8 +139,16 @@ async fn dial(lane: &Lane, peer: &PeerShared) -> Result<(Reader, WriteHalf<BoxSt
         .dial(&address)
         .await
         .map_err(|e| unreachable(&e))?;
+    let stream = match peer.context.net.wrap() {
+        Some(wrap) => wrap
+            .outgoing(&address, stream)
+            .await
+            .map_err(|e| unreachable(&e))?,
+        None => stream,
+    };
     let (read, mut writer) = tokio::io::split(stream);
-    let mut reader = FrameReader::new(read, lane.config.stall_timeout);
+    let (stall, received) = (lane.config.stall_timeout, Arc::clone(&lane.received));
+    let mut reader = FrameReader::counted(read, stall, received);
     let own = (peer.context.hello)();
     send_hello(lane, &own, &mut writer)
         .await
@@ -194,11 +213,64 @@ fn other_version(version: u8) -> Failure {
     Failure::Refused(reason.into())
 }
 
-async fn serve(lane: &Arc<Lane>, mut reader: Reader, mut writer: WriteHalf<BoxStream>) -> End {
+async fn serve(
+    lane: &Arc<Lane>,
+    peer: &PeerShared,
+    mut reader: Reader,
+    mut writer: WriteHalf<BoxStream>,
+) -> End {
     tokio::select! {
         biased;
         end = read_replies(lane, &mut reader) => end,
         end = write_calls(lane, &mut writer) => end,
+        end = watch_silence(lane, peer) => end,
+    }
+}
+
+/// Ends when the connection is silent though asked.
+async fn watch_silence(lane: &Arc<Lane>, peer: &PeerShared) -> End {
+    let limit = lane.config.silence_timeout;
+    loop {
+        let before = lane.received();
+        sleep(limit / 4).await;
+        if lane.received() == before && lane.in_flight() > 0 && is_silent(lane, peer).await {
+            return End::Silent(limit);
+        }
+    }
+}
+
+/// Pings on this connection; true when not a byte comes back, for too long after the ping left.
+async fn is_silent(lane: &Arc<Lane>, peer: &PeerShared) -> bool {
+    let limit = lane.config.silence_timeout;
+    let Some(node) = peer.found() else {
+        return false;
+    };
+    let options = CallOptions {
+        // It ends with the connection, and isn't lost if it takes long to get it written.
+        timeout: LONGEST_PING,
+        class: lane.class,
+        compress: false,
+    };
+    let parts = vec![ping_payload(peer.context.pings.as_ref(), node)];
+    // If too much waits to be written already, the writer sees to it.
+    let Ok(ping) = lane.begin(methods::PING, parts, &options) else {
+        return false;
+    };
+    let call = Arc::clone(ping.shared());
+    let answer = ping.wait();
+    tokio::pin!(answer);
+    let (mut received, mut since) = (lane.received(), Instant::now());
+    loop {
+        tokio::select! {
+            biased;
+            _ = answer.as_mut() => return false,
+            () = sleep(limit / 4) => {}
+        }
+        if lane.received() != received {
+            (received, since) = (lane.received(), Instant::now());
+        } else if since.elapsed() >= limit && call.sent_for().is_some_and(|sent| sent >= limit) {
+            return true;
+        }
     }
 }
 
@@ -276,53 +348,89 @@ async fn read_reply(lane: &Lane, reader: &mut Reader) -> Result<bool, WireError>
             limit,
         });
     }
+    let room = if body.need() > REPLY_CHARGED_FROM as u64 {
+        match lane.reply_room(body.need()) {
+            Ok(room) => Some(room),
+            Err(no_room) => {
+                reader.skip(body.unread()).await?;
+                lane.complete(header.correlation_id, wire_bytes, Err(no_room));
+                return Ok(true);
+            }
+        }
+    } else {
+        None
+    };
     let payload = reader.body(body).await?;
+    let received = Received {
+        payload,
+        _room: room,
+    };
     lane.complete(
         header.correlation_id,
         wire_bytes,
-        outcome(header.meta, payload)?,
+        outcome(header.meta, received)?,
     );
     Ok(true)
 }
 
-fn outcome(meta: u32, payload: Bytes) -> Result<Result<Bytes, Failure>, WireError> {
+fn outcome(meta: u32, received: Received) -> Result<Outcome, WireError> {
     if meta == status::OK {
-        return Ok(Ok(payload));
+        return Ok(Ok(received));
     }
     let reply: ErrorReply =
-        envelope::decode(payload).map_err(|e| WireError::Envelope(e.to_string()))?;
+        envelope::decode(received.payload).map_err(|e| WireError::Envelope(e.to_string()))?;
     Ok(Err(Failure::Remote {
         status: meta,
         reason: reply.reason,
     }))
 }
 
-/// Says each reason once, not with every attempt.
-#[derive(Default)]
-struct FailureLog {
-    last: Option<String>,
+/// Lines about a connection that comes and goes, per reason and minute.
+const FLAPPING_LINES: u32 = 5;
+
+/// Says each reason when it is new, and then once a minute: a peer that refuses or isn't there is tried for ever.
+struct ConnectionLog {
+    failures: Notices,
+    changes: Notices,
 }
 
-impl FailureLog {
+impl ConnectionLog {
+    fn new() -> Self {
+        ConnectionLog {
+            failures: Notices::new(1),
+            changes: Notices::new(FLAPPING_LINES),
+        }
+    }
+
     fn failed(&mut self, lane: &Lane, why: &Failure) {
         let (reason, refused) = match why {
-            Failure::Refused(reason) => (reason.to_string(), true),
-            Failure::Unreachable(reason) => (reason.to_string(), false),
+            Failure::Refused(reason) => (reason, true),
+            Failure::Unreachable(reason) => (reason, false),
             _ => return,
         };
+        let Some(unwritten) = self.failures.due(reason) else {
+            return;
+        };
         let (peer, class) = (lane.label(), lane.class.name());
-        if self.last.as_ref() == Some(&reason) {
-            tracing::debug!(peer, class, reason, "still no connection");
-        } else if refused {
-            tracing::warn!(peer, class, reason, "refused");
+        if refused {
+            tracing::warn!(peer, class, reason = %reason, unwritten, "refused");
         } else {
-            tracing::info!(peer, class, reason, "no connection");
+            tracing::info!(peer, class, reason = %reason, unwritten, "no connection");
         }
-        self.last = Some(reason);
     }
 
     fn connected(&mut self, lane: &Lane) {
-        tracing::info!(peer = lane.label(), class = lane.class.name(), "connected");
-        self.last = None;
+        self.failures.forget();
+        if let Some(unwritten) = self.changes.due("connected") {
+            let (peer, class) = (lane.label(), lane.class.name());
+            tracing::info!(peer, class, unwritten, "connected");
+        }
+    }
+
+    fn ended(&mut self, lane: &Lane, reason: &str) {
+        if let Some(unwritten) = self.changes.due(reason) {
+            let (peer, class) = (lane.label(), lane.class.name());
+            tracing::info!(peer, class, reason, unwritten, "connection ended");
+        }
     }
 }

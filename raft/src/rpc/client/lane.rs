@@ -11,15 +11,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use imprint_proto::frame::FRAME_HEADER_LEN;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
-use super::call::{CallGuard, CallShared, Failure, Outgoing};
+use super::call::{CallGuard, CallShared, Failure, Outcome, Outgoing};
 use super::queue::{QueueLimits, QueueRefusal, Removed, SendQueue};
 use super::{CallOptions, Class};
 use crate::rpc::config::RpcConfig;
@@ -41,6 +42,10 @@ pub(crate) struct Lane {
     label: String,
     backoff_max: Duration,
     state: Mutex<State>,
+    /// Bytes that came in, over all connections.
+    pub(crate) received: Arc<AtomicU64>,
+    /// Bytes for replies that callers haven't taken.
+    room: Arc<Semaphore>,
     /// Something to send, or the lane closed. Only the driver waits for it.
     pub(crate) work: Notify,
     /// Ends the present connection or attempt. Only the driver waits for it.
@@ -61,7 +66,7 @@ struct State {
 #[derive(Debug)]
 struct InFlight {
     shared: Arc<CallShared>,
-    reply: oneshot::Sender<Result<Bytes, Failure>>,
+    reply: oneshot::Sender<Outcome>,
 }
 
 #[derive(Debug)]
@@ -110,6 +115,8 @@ impl Lane {
             label,
             backoff_max,
             state: Mutex::new(state),
+            received: Arc::default(),
+            room: Arc::new(Semaphore::new(config.max_reply_bytes)),
             work: Notify::new(),
             kick: Notify::new(),
             news: Notify::new(),
@@ -351,12 +358,7 @@ impl Lane {
     }
 
     /// Ends a call with what the peer said.
-    pub(crate) fn complete(
-        &self,
-        correlation_id: u32,
-        wire_bytes: u64,
-        result: Result<Bytes, Failure>,
-    ) {
+    pub(crate) fn complete(&self, correlation_id: u32, wire_bytes: u64, result: Outcome) {
         let (call, more) = {
             let mut state = self.state.lock();
             (
@@ -378,6 +380,38 @@ impl Lane {
         if more {
             self.work.notify_one();
         }
+    }
+
+    /// Room for a reply until its caller takes it.
+    pub(crate) fn reply_room(&self, bytes: u64) -> Result<OwnedSemaphorePermit, Failure> {
+        let room = u32::try_from(bytes)
+            .ok()
+            .and_then(|permits| Arc::clone(&self.room).try_acquire_many_owned(permits).ok());
+        room.ok_or_else(|| {
+            self.stats.dropped_replies.one();
+            Failure::NoRoom {
+                bytes,
+                held: self.reply_bytes(),
+                limit: self.config.max_reply_bytes,
+            }
+        })
+    }
+
+    /// Bytes of replies that callers haven't taken.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        self.config
+            .max_reply_bytes
+            .saturating_sub(self.room.available_permits())
+    }
+
+    /// Bytes that came in so far, over all connections.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
+    /// Calls that wait for the pool, and their bytes.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        self.state.lock().queue.waiting()
     }
 
     /// Whether the connection serves nobody.
@@ -460,16 +494,19 @@ impl Lane {
     /// The peer said hello to us: it lives, so the next attempt isn't held back.
     pub(crate) fn heard(&self) {
         let mut state = self.state.lock();
-        state.backoff = self.config.backoff_min;
-        match state.link {
-            Link::HeldBack { .. } => state.link = Link::Down,
-            Link::Connecting { since } if since.elapsed() > STALE_DIAL => {
-                self.kick.notify_waiters()
-            }
-            _ => {}
+        state.lift(self.config.backoff_min);
+        if let Link::Connecting { since } = state.link
+            && since.elapsed() > STALE_DIAL
+        {
+            self.kick.notify_waiters();
         }
         drop(state);
         self.news.notify_one();
+    }
+
+    /// The peer gave a sign of life: the next attempt isn't held back.
+    pub(crate) fn not_held_back(&self) {
+        self.state.lock().lift(self.config.backoff_min);
     }
 
     /// Ends the present connection, if there is one.
@@ -501,6 +538,14 @@ impl State {
             Link::Closed => Err(Failure::Closed),
             Link::HeldBack { until, why } if Instant::now() < *until => Err(why.clone()),
             _ => Ok(()),
+        }
+    }
+
+    /// The next attempt isn't held back, and the one after that for the least time.
+    fn lift(&mut self, backoff_min: Duration) {
+        self.backoff = backoff_min;
+        if matches!(self.link, Link::HeldBack { .. }) {
+            self.link = Link::Down;
         }
     }
 

@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::config::RpcConfig;
 use super::error::RpcError;
 use super::hello::{Hello, HelloCheck, HelloSource};
+use super::liveness::PingSource;
 use super::stats::{PeerStats, RpcStats};
 use crate::seams::Net;
 use lane::Lane;
@@ -84,6 +85,7 @@ pub(crate) struct Context {
     pub(crate) net: Arc<dyn Net>,
     pub(crate) hello: HelloSource,
     pub(crate) check: HelloCheck,
+    pub(crate) pings: Arc<dyn PingSource>,
     pub(crate) config: Arc<RpcConfig>,
     pub(crate) stats: Arc<RpcStats>,
 }
@@ -99,6 +101,12 @@ pub(crate) struct PeerShared {
 impl PeerShared {
     pub(crate) fn address(&self) -> String {
         self.address.lock().clone()
+    }
+
+    /// Who was found there, if not who is expected.
+    pub(crate) fn found(&self) -> Option<NodeId> {
+        let met = || self.hello.lock().as_ref().map(|hello| hello.node_id);
+        self.node.or_else(met)
     }
 
     pub(crate) fn met(&self, hello: Hello) {
@@ -226,6 +234,16 @@ impl RpcPeer {
         self.lane(class).reserved_bytes()
     }
 
+    /// Calls that wait for a connection's pool, and their bytes.
+    pub fn waiting(&self, class: Class) -> (usize, usize) {
+        self.lane(class).waiting()
+    }
+
+    /// Bytes of replies that callers haven't taken yet.
+    pub fn reply_bytes(&self, class: Class) -> usize {
+        self.lane(class).reply_bytes()
+    }
+
     /// It moved: the next dial goes there, and present connections end.
     pub(crate) fn set_address(&self, address: String) {
         let moved = {
@@ -247,6 +265,22 @@ impl RpcPeer {
         self.shared.met(hello.clone());
         self.urgent.heard();
         self.bulk.heard();
+    }
+
+    /// It called us.
+    pub(crate) fn called(&self) {
+        self.urgent.not_held_back();
+        self.bulk.not_held_back();
+    }
+
+    /// Bytes that the bulk connections brought so far.
+    pub(crate) fn bulk_received(&self) -> u64 {
+        self.bulk.received()
+    }
+
+    /// Ends the urgent connection alone.
+    pub(crate) fn hang_up_urgent(&self) {
+        self.urgent.hang_up();
     }
 
     /// Ends both connections, so that whatever is stuck in them is retried on new ones.

@@ -186,6 +186,11 @@ impl<T> SendQueue<T> {
         self.ready.len() + self.later.len()
     }
 
+    /// Calls that wait for bytes or are being encoded, and their bytes.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.later.len(), self.waiting_bytes)
+    }
+
     /// Bytes that are given out.
     pub(crate) fn reserved(&self) -> usize {
         self.reserved

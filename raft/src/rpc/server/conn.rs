@@ -3,8 +3,13 @@
 //! The order of steps for a request keeps memory bounded: a place among the requests in flight, then the header, then the
 //! checks that need nothing else (version, method, size), then the bytes of the budget, and only then the body. Whatever
 //! is missing, the socket isn't read meanwhile, and the peer feels it.
+//!
+//! TLS has its place before the hello: [`crate::seams::Wrap::incoming`] is asked on the connection's own task, within the
+//! time for the hello, so that a slow handshake holds up nobody.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use imprint_proto::envelope;
@@ -14,8 +19,10 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
-use super::reply::{Hold, Replier, Reply};
+use super::budget::{self, Allowance};
+use super::reply::{Answering, Hold, Replier, Reply};
 use super::{ConnInfo, ServerShared};
+use crate::rpc::client::Class;
 use crate::rpc::config::MAX_HELLO_BYTES;
 use crate::rpc::hello::{self, Hello, HelloRequest, Refusal, error_payload};
 use crate::rpc::liveness::{PingMessage, answer_payload};
@@ -27,6 +34,10 @@ use crate::seams::BoxStream;
 /// Replies put into one write at most.
 const REPLIES_PER_WRITE: usize = 64;
 
+/// A peer's calls lift the hold on attempts to reach it at most once in this time: if it can call and can't be called, it
+/// must not be dialled with each of its calls.
+const HEARD_EVERY: Duration = Duration::from_secs(1);
+
 /// Why a connection never got past its hello.
 #[derive(Debug, thiserror::Error)]
 enum GreetError {
@@ -36,6 +47,10 @@ enum GreetError {
     Refused { node: NodeId, refusal: Refusal },
     #[error("{0}")]
     Protocol(&'static str),
+    #[error("no hello within {0:?}")]
+    Late(Duration),
+    #[error("it made room for later ones without a hello")]
+    PushedOut,
 }
 
 impl From<std::io::Error> for GreetError {
@@ -51,49 +66,88 @@ type Writer = WriteHalf<BoxStream>;
 pub(crate) async fn serve(
     server: Arc<ServerShared>,
     conn_id: u64,
-    from: String,
+    from: SocketAddr,
     stream: BoxStream,
 ) {
-    let (read, mut writer) = tokio::io::split(stream);
-    let mut reader = FrameReader::new(read, server.config().stall_timeout);
+    let greeting = server.greeting(conn_id);
     let limit = server.config().hello_timeout;
-    let greeted = match timeout(limit, greet(&server, &mut reader, &mut writer)).await {
-        Ok(greeted) => greeted,
-        Err(_) => Err(GreetError::Protocol("it said no hello in time")),
-    };
-    match greeted {
-        Ok((theirs, urgent)) => {
-            let admitted = server.admit(conn_id, &theirs);
-            let conn = Conn::new(
-                server,
-                ConnInfo {
-                    peer: theirs.node_id,
-                    conn_id,
-                },
-                urgent,
-            );
-            tokio::select! {
-                biased;
-                () = admitted.cancelled() => tracing::debug!(peer = %theirs.node_id, "connection replaced"),
-                () = conn.run(&mut reader, &mut writer) => {}
-            }
+    let greeted = tokio::select! {
+        biased;
+        () = greeting.cancelled() => Err(GreetError::PushedOut),
+        greeted = timeout(limit, greet_wrapped(&server, from, stream)) => {
+            greeted.unwrap_or(Err(GreetError::Late(limit)))
         }
-        Err(e) => server.stranger(&from, &e),
+    };
+    drop(greeting);
+    match greeted {
+        Ok(greeted) => serve_peer(server, conn_id, greeted).await,
+        Err(e) => server.stranger(from, &e),
+    }
+}
+
+struct Greeted {
+    reader: Reader,
+    writer: Writer,
+    theirs: Hello,
+    class: Class,
+}
+
+async fn greet_wrapped(
+    server: &ServerShared,
+    from: SocketAddr,
+    stream: BoxStream,
+) -> Result<Greeted, GreetError> {
+    let (mut reader, mut writer) = open(server, from, stream).await?;
+    let (theirs, urgent) = greet(server, &mut reader, &mut writer).await?;
+    Ok(Greeted {
+        reader,
+        writer,
+        theirs,
+        class: if urgent { Class::Urgent } else { Class::Bulk },
+    })
+}
+
+/// Where TLS goes on this side.
+async fn open(
+    server: &ServerShared,
+    from: SocketAddr,
+    stream: BoxStream,
+) -> std::io::Result<(Reader, Writer)> {
+    let stream = match server.peers.wrap() {
+        Some(wrap) => wrap.incoming(from, stream).await?,
+        None => stream,
+    };
+    let (read, writer) = tokio::io::split(stream);
+    let reader = FrameReader::new(read, server.config().stall_timeout);
+    Ok((reader, writer))
+}
+
+async fn serve_peer(server: Arc<ServerShared>, conn_id: u64, mut greeted: Greeted) {
+    let admitted = server.admit(conn_id, &greeted.theirs);
+    let peer = greeted.theirs.node_id;
+    let conn = Conn::new(server, ConnInfo { peer, conn_id }, greeted.class);
+    tokio::select! {
+        biased;
+        () = admitted.cancelled() => tracing::debug!(%peer, "connection replaced"),
+        () = conn.run(&mut greeted.reader, &mut greeted.writer) => {}
     }
 }
 
 /// Turns a connection away that is one too many: its hello is answered, so that the peer can log why.
-pub(crate) async fn turn_away(server: Arc<ServerShared>, stream: BoxStream) {
-    let (read, mut writer) = tokio::io::split(stream);
-    let mut reader = FrameReader::new(read, server.config().stall_timeout);
+pub(crate) async fn turn_away(server: Arc<ServerShared>, from: SocketAddr, stream: BoxStream) {
     let answer = async {
+        let (mut reader, mut writer) = open(&server, from, stream).await?;
         let (correlation_id, _) = read_hello(&server, &mut reader, &mut writer).await?;
+        let reason = format!(
+            "too many connections: {} are open",
+            server.config().max_connections
+        );
         refuse(
             &server,
             &mut writer,
             status::NOT_READY,
             correlation_id,
-            "too many connections",
+            &reason,
         )
         .await
     };
@@ -198,6 +252,9 @@ async fn read_hello(
     Ok((header.correlation_id, request))
 }
 
+/// Of a frame of another version, whose method may mean anything.
+const NO_METHOD: u32 = 0;
+
 const VERSION_REASON: &str = "this version of the internal protocol is not spoken here";
 
 async fn refuse(
@@ -236,27 +293,19 @@ async fn send(
 struct Conn {
     server: Arc<ServerShared>,
     info: ConnInfo,
-    budget: Arc<Semaphore>,
-    max_bytes: usize,
+    requests: Allowance,
+    replies: Allowance,
     in_flight: Arc<Semaphore>,
 }
 
 impl Conn {
-    fn new(server: Arc<ServerShared>, info: ConnInfo, urgent: bool) -> Self {
-        let config = server.config();
-        let pool = if urgent {
-            config.server_urgent_bytes
-        } else {
-            config.server_bulk_bytes
-        };
+    fn new(server: Arc<ServerShared>, info: ConnInfo, class: Class) -> Self {
+        let (requests, replies) = server.budgets.of(info.peer, class);
+        let calls = server.config().server_in_flight_calls;
         Conn {
-            budget: Arc::clone(if urgent {
-                &server.urgent_budget
-            } else {
-                &server.bulk_budget
-            }),
-            max_bytes: pool.min(config.max_frame_bytes),
-            in_flight: Arc::new(Semaphore::new(config.server_in_flight_calls)),
+            requests,
+            replies,
+            in_flight: Arc::new(Semaphore::new(calls)),
             server,
             info,
         }
@@ -308,6 +357,7 @@ impl Conn {
         reader: &mut Reader,
         queue: mpsc::UnboundedSender<Reply>,
     ) -> Result<(), WireError> {
+        let mut heard = Instant::now();
         loop {
             // Never closed.
             let Ok(place) = Arc::clone(&self.in_flight).acquire_owned().await else {
@@ -320,6 +370,10 @@ impl Conn {
                 return Ok(());
             };
             self.server.stats().server.requests.one();
+            if heard.elapsed() >= HEARD_EVERY {
+                heard = Instant::now();
+                self.server.peers.called_by(self.info.peer);
+            }
             match head {
                 Head::Frame(header) => self.request(reader, header, place, &queue).await?,
                 Head::OtherVersion {
@@ -327,7 +381,7 @@ impl Conn {
                     payload_bytes,
                     ..
                 } => {
-                    self.replier(correlation_id, None, place, &queue)
+                    self.unread(NO_METHOD, correlation_id, place, &queue)
                         .error(status::VERSION, VERSION_REASON);
                     reader.skip(payload_bytes).await?;
                 }
@@ -360,74 +414,94 @@ impl Conn {
         place: OwnedSemaphorePermit,
         queue: &mpsc::UnboundedSender<Reply>,
     ) -> Result<(), WireError> {
-        let id = header.correlation_id;
-        if methods::row(header.meta).is_none() {
-            self.replier(id, None, place, queue)
+        let (method, id) = (header.meta, header.correlation_id);
+        self.server.stats().server.method(method).requests.one();
+        let size = u64::from(header.payload_size);
+        if methods::row(method).is_none() {
+            self.unread(method, id, place, queue)
                 .error(status::NOT_FOUND, "the method is not known here");
-            return reader.skip(u64::from(header.payload_size)).await;
+            return reader.skip(size).await;
         }
-        if header.payload_size as usize > self.max_bytes {
-            self.replier(id, None, place, queue)
-                .error(status::TOO_LARGE, "the request is over the limit");
-            return reader.skip(u64::from(header.payload_size)).await;
+        if let Err(reason) = Self::check_size("a payload", size, self.requests.largest_payload()) {
+            self.unread(method, id, place, queue)
+                .error(status::TOO_LARGE, &reason);
+            return reader.skip(size).await;
         }
         let body = reader.need(header).await?;
-        if body.plain_bytes() > self.max_bytes as u64 || body.need() > self.budget_bytes() as u64 {
+        let plain = Self::check_size(
+            "a payload, decompressed,",
+            body.plain_bytes(),
+            self.requests.largest_payload(),
+        );
+        let all = Self::check_size(
+            "a payload, before and after decompression,",
+            body.need(),
+            self.requests.limit(),
+        );
+        if let Err(reason) = plain.and(all) {
             let unread = body.unread();
-            self.replier(id, None, place, queue)
-                .error(status::TOO_LARGE, "the request is over the limit");
+            self.unread(method, id, place, queue)
+                .error(status::TOO_LARGE, &reason);
             return reader.skip(unread).await;
         }
         let memory = self.reserve(body.need()).await;
-        let replier = self.replier(id, memory, place, queue);
+        let hold = self.hold(memory, place);
         let payload = reader.body(body).await?;
-        self.server
-            .stats()
-            .server
-            .bytes_received
-            .add(u64::from(header.payload_size));
-        self.handle(header.meta, payload, replier);
+        self.server.stats().server.bytes_received.add(size);
+        let replier = self.answering(method, id, hold, queue);
+        self.handle(method, payload, replier);
+        Ok(())
+    }
+
+    fn check_size(what: &str, bytes: u64, limit: usize) -> Result<(), String> {
+        if bytes > limit as u64 {
+            return Err(format!(
+                "{what} of {bytes} bytes is over the limit of {limit}"
+            ));
+        }
         Ok(())
     }
 
     /// Waits for bytes of the budget. The socket isn't read meanwhile.
-    async fn reserve(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
-        let permits = u32::try_from(bytes).ok()?;
-        if permits == 0 {
-            return None;
-        }
+    async fn reserve(&self, bytes: u64) -> Option<budget::Bytes> {
         let begun = Instant::now();
-        let permit = Arc::clone(&self.budget)
-            .acquire_many_owned(permits)
-            .await
-            .ok();
+        let taken = self.requests.take(bytes).await;
         self.server
             .stats()
             .server
             .memory_wait_us
             .add_duration(begun.elapsed());
-        permit
+        taken
     }
 
-    fn budget_bytes(&self) -> usize {
-        // A permit is counted in 32 bits.
-        self.server.budget_of(&self.budget).min(u32::MAX as usize)
+    fn hold(&self, memory: Option<budget::Bytes>, place: OwnedSemaphorePermit) -> Hold {
+        Hold::new(Arc::clone(self.server.stats()), memory, place)
     }
 
-    fn replier(
+    /// For a request whose body isn't read.
+    fn unread(
         &self,
+        method: u32,
         correlation_id: u32,
-        memory: Option<OwnedSemaphorePermit>,
         place: OwnedSemaphorePermit,
         queue: &mpsc::UnboundedSender<Reply>,
     ) -> Replier {
-        let hold = Hold::new(Arc::clone(self.server.stats()), memory, place);
-        Replier::new(
+        self.answering(method, correlation_id, self.hold(None, place), queue)
+    }
+
+    fn answering(
+        &self,
+        method: u32,
+        correlation_id: u32,
+        hold: Hold,
+        queue: &mpsc::UnboundedSender<Reply>,
+    ) -> Replier {
+        let request = Answering {
+            method,
             correlation_id,
-            self.server.config().max_frame_bytes,
-            hold,
-            queue.clone(),
-        )
+            begun: Instant::now(),
+        };
+        Replier::new(request, hold, self.replies.clone(), queue.clone())
     }
 
     fn handle(&self, method: u32, payload: Bytes, replier: Replier) {

@@ -3,10 +3,11 @@
 //! Bounds: connections, connections per node, requests in flight per connection, and bytes over all of them, with a
 //! budget of their own for the urgent connections, so that bulk data can't keep votes and heartbeats from being read.
 
+mod budget;
 mod conn;
 mod reply;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,15 +16,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use imprint_proto::ids::NodeId;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use budget::Budgets;
 pub use reply::Replier;
 
 use super::config::RpcConfig;
 use super::hello::{Hello, Refusal};
+use super::notices::Notices;
 use super::stats::RpcStats;
 use super::table::PeerTable;
 use crate::seams::{BoxStream, Listener};
@@ -57,9 +59,11 @@ pub trait Dispatcher: Send + Sync + 'static {
 pub(crate) struct ServerShared {
     peers: Arc<PeerTable>,
     dispatcher: Arc<dyn Dispatcher>,
-    urgent_budget: Arc<Semaphore>,
-    bulk_budget: Arc<Semaphore>,
+    budgets: Budgets,
     admitted: Mutex<BTreeMap<NodeId, Vec<Admitted>>>,
+    /// Connections without a hello, oldest first.
+    greetings: Mutex<VecDeque<(u64, CancellationToken)>>,
+    notices: Mutex<Notices>,
 }
 
 /// One connection of a peer.
@@ -104,11 +108,22 @@ impl ServerShared {
         self.peers.stats()
     }
 
-    fn budget_of(&self, budget: &Arc<Semaphore>) -> usize {
-        if Arc::ptr_eq(budget, &self.urgent_budget) {
-            self.config().server_urgent_bytes
-        } else {
-            self.config().server_bulk_bytes
+    /// Puts a connection among those that haven't said hello; the oldest one makes room if there are too many.
+    fn greeting(self: &Arc<Self>, conn_id: u64) -> Greeting {
+        let end = CancellationToken::new();
+        let mut greetings = self.greetings.lock();
+        if greetings.len() >= self.config().max_greeting_connections
+            && let Some((_, oldest)) = greetings.pop_front()
+        {
+            oldest.cancel();
+            self.stats().server.pushed_out.one();
+        }
+        greetings.push_back((conn_id, end.clone()));
+        drop(greetings);
+        Greeting {
+            server: Arc::clone(self),
+            conn_id,
+            end,
         }
     }
 
@@ -142,9 +157,58 @@ impl ServerShared {
         }
     }
 
-    fn stranger(&self, from: &str, error: &dyn fmt::Display) {
+    /// Whoever it is comes back every second or two for as long as he's refused.
+    fn stranger(&self, from: SocketAddr, error: &dyn fmt::Display) {
         self.stats().server.strangers.one();
-        tracing::warn!(from, error = %error, "no hello with this connection");
+        let error = error.to_string();
+        let due = self.notices.lock().due(&format!("{}: {error}", from.ip()));
+        if let Some(unwritten) = due {
+            tracing::warn!(%from, error, unwritten, "no hello with this connection");
+        }
+    }
+
+    fn accept_failed(&self, error: &dyn fmt::Display) {
+        let due = self.notices.lock().due(&format!("accept: {error}"));
+        if let Some(unwritten) = due {
+            tracing::warn!(%error, unwritten, "can't accept a connection");
+        }
+    }
+}
+
+/// A connection's place among those that haven't said hello; leaves it when dropped.
+struct Greeting {
+    server: Arc<ServerShared>,
+    conn_id: u64,
+    end: CancellationToken,
+}
+
+impl Greeting {
+    async fn cancelled(&self) {
+        self.end.cancelled().await;
+    }
+}
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        let mut greetings = self.server.greetings.lock();
+        greetings.retain(|(conn_id, _)| *conn_id != self.conn_id);
+    }
+}
+
+/// Counts an open connection.
+struct Open(Arc<RpcStats>);
+
+impl Open {
+    fn new(stats: &Arc<RpcStats>) -> Self {
+        stats.server.accepted.one();
+        stats.server.connections.up(1);
+        Open(Arc::clone(stats))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.server.connections.down(1);
     }
 }
 
@@ -166,9 +230,10 @@ impl RpcServer {
         let local_addr = listener.local_addr().ok();
         let config = peers.config();
         let shared = Arc::new(ServerShared {
-            urgent_budget: Arc::new(Semaphore::new(config.server_urgent_bytes)),
-            bulk_budget: Arc::new(Semaphore::new(config.server_bulk_bytes)),
+            budgets: Budgets::new(config),
             admitted: Mutex::default(),
+            greetings: Mutex::default(),
+            notices: Mutex::new(Notices::new(1)),
             dispatcher,
             peers,
         });
@@ -192,40 +257,40 @@ async fn accept(server: Arc<ServerShared>, mut listener: Box<dyn Listener>) {
     loop {
         let accepted = tokio::select! {
             biased;
-            Some(_) = open.join_next(), if !open.is_empty() => {
-                server.stats().server.connections.down(1);
-                continue;
-            }
+            Some(_) = open.join_next(), if !open.is_empty() => continue,
             Some(_) = turned_away.join_next(), if !turned_away.is_empty() => continue,
             accepted = listener.accept() => accepted,
         };
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "can't accept a connection");
+                server.accept_failed(&error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         if open.len() >= server.config().max_connections {
-            over_limit(&server, &mut turned_away, stream);
+            over_limit(&server, &mut turned_away, from, stream);
             continue;
         }
-        server.stats().server.accepted.one();
-        server.stats().server.connections.up(1);
-        open.spawn(conn::serve(
-            Arc::clone(&server),
-            next_conn_id,
-            from.to_string(),
-            stream,
-        ));
+        let counted = Open::new(server.stats());
+        let serve = conn::serve(Arc::clone(&server), next_conn_id, from, stream);
+        open.spawn(async move {
+            serve.await;
+            drop(counted);
+        });
         next_conn_id += 1;
     }
 }
 
-fn over_limit(server: &Arc<ServerShared>, turned_away: &mut JoinSet<()>, stream: BoxStream) {
+fn over_limit(
+    server: &Arc<ServerShared>,
+    turned_away: &mut JoinSet<()>,
+    from: SocketAddr,
+    stream: BoxStream,
+) {
     server.stats().server.over_limit.one();
     if turned_away.len() < TURNED_AWAY_AT_ONCE {
-        turned_away.spawn(conn::turn_away(Arc::clone(server), stream));
+        turned_away.spawn(conn::turn_away(Arc::clone(server), from, stream));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,7 +16,7 @@ use imprint_raft::rpc::{
     CallOptions, Class, ConnInfo, Dispatcher, Hello, PeerTable, Refusal, Replier, RpcConfig,
     RpcPeer, RpcServer, TableParts, methods,
 };
-use imprint_raft::seams::{BoxStream, Listener, Net};
+use imprint_raft::seams::{BoxStream, Listener, Net, Wrap};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
@@ -34,9 +35,20 @@ type Accepted = (BoxStream, SocketAddr);
 /// Bytes a link holds in each of its four buffers.
 const LINK_BUFFER: usize = 64;
 
+/// What a link does with bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    Open,
+    /// Keeps them; writers run into full buffers.
+    Frozen,
+    /// Takes them, and nobody ever gets them: as a network that has forgotten the connection.
+    Swallowed,
+}
+
 #[derive(Debug)]
 struct Link {
     to: String,
+    flow: watch::Sender<Flow>,
     _carrier: AbortOnDropHandle<()>,
 }
 
@@ -46,13 +58,13 @@ struct World {
     links: Vec<Link>,
     dials: Vec<(Instant, String)>,
     silent: bool,
+    flow: Flow,
 }
 
 /// All nodes of a test share one.
 #[derive(Debug, Clone)]
 pub struct MemNet {
     world: Arc<Mutex<World>>,
-    frozen: watch::Sender<bool>,
 }
 
 impl MemNet {
@@ -62,20 +74,44 @@ impl MemNet {
             links: Vec::new(),
             dials: Vec::new(),
             silent: false,
+            flow: Flow::Open,
         };
         MemNet {
             world: Arc::new(Mutex::new(world)),
-            frozen: watch::Sender::new(false),
+        }
+    }
+
+    /// The same network for a node whose connections are wrapped.
+    pub fn wrapped(&self, wrap: Arc<dyn Wrap>) -> WrappedNet {
+        WrappedNet {
+            net: self.clone(),
+            wrap,
         }
     }
 
     /// Nothing moves on any link; writers run into full buffers.
     pub fn freeze(&self) {
-        self.frozen.send_replace(true);
+        self.set_flow(Flow::Frozen);
     }
 
     pub fn thaw(&self) {
-        self.frozen.send_replace(false);
+        self.set_flow(Flow::Open);
+    }
+
+    fn set_flow(&self, flow: Flow) {
+        let mut world = self.world.lock();
+        world.flow = flow;
+        for link in &world.links {
+            link.flow.send_replace(flow);
+        }
+    }
+
+    /// The same for the link alone that was made as the `nth` one to `addr`.
+    pub fn set_link(&self, addr: &str, nth: usize, flow: Flow) {
+        let world = self.world.lock();
+        let mut links = world.links.iter().filter(|link| link.to == addr);
+        let link = links.nth(nth).expect("a link");
+        link.flow.send_replace(flow);
     }
 
     /// Ends all links to `addr`; it goes on listening.
@@ -110,14 +146,20 @@ impl MemNet {
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    mut frozen: watch::Receiver<bool>,
+    mut flow: watch::Receiver<Flow>,
 ) {
     let mut buffer = [0; LINK_BUFFER];
     loop {
         // The sender lives in the network, which outlives its links.
-        let _ = frozen.wait_for(|frozen| !frozen).await;
+        let _ = flow.wait_for(|flow| *flow != Flow::Frozen).await;
         let bytes = from.read(&mut buffer).await.unwrap_or(0);
-        let _ = frozen.wait_for(|frozen| !frozen).await;
+        let _ = flow.wait_for(|flow| *flow != Flow::Frozen).await;
+        if *flow.borrow() == Flow::Swallowed {
+            if bytes == 0 {
+                std::future::pending::<()>().await;
+            }
+            continue;
+        }
         if bytes == 0 || to.write_all(&buffer[..bytes]).await.is_err() {
             break;
         }
@@ -143,8 +185,9 @@ impl Net for MemNet {
         let (far, callee) = tokio::io::duplex(LINK_BUFFER);
         let (near_read, near_write) = tokio::io::split(near);
         let (far_read, far_write) = tokio::io::split(far);
-        let there = pump(near_read, far_write, self.frozen.subscribe());
-        let back = pump(far_read, near_write, self.frozen.subscribe());
+        let flow = watch::Sender::new(self.world.lock().flow);
+        let there = pump(near_read, far_write, flow.subscribe());
+        let back = pump(far_read, near_write, flow.subscribe());
         let carry = async {
             tokio::select! {
                 () = back => {}
@@ -154,6 +197,7 @@ impl Net for MemNet {
         };
         let link = Link {
             to: addr.to_owned(),
+            flow,
             _carrier: AbortOnDropHandle::new(tokio::spawn(carry)),
         };
         self.world.lock().links.push(link);
@@ -168,6 +212,28 @@ impl Net for MemNet {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.world.lock().listeners.insert(addr.to_owned(), sender);
         Ok(Box::new(MemListener(receiver)))
+    }
+}
+
+/// A network whose connections are wrapped.
+#[derive(Debug, Clone)]
+pub struct WrappedNet {
+    net: MemNet,
+    wrap: Arc<dyn Wrap>,
+}
+
+#[async_trait]
+impl Net for WrappedNet {
+    fn wrap(&self) -> Option<Arc<dyn Wrap>> {
+        Some(Arc::clone(&self.wrap))
+    }
+
+    async fn dial(&self, addr: &str) -> io::Result<BoxStream> {
+        self.net.dial(addr).await
+    }
+
+    async fn listen(&self, addr: &str) -> io::Result<Box<dyn Listener>> {
+        self.net.listen(addr).await
     }
 }
 
@@ -192,6 +258,7 @@ impl Listener for MemListener {
 pub struct Recorder {
     own: Hello,
     refuse: Mutex<Option<String>>,
+    hold_all: AtomicBool,
     seen: watch::Sender<Vec<(ConnInfo, u32, Bytes)>>,
     held: Mutex<Vec<Replier>>,
 }
@@ -219,6 +286,11 @@ impl Recorder {
         std::mem::take(&mut self.held.lock())
     }
 
+    /// Whatever comes from now on is kept until the test answers.
+    pub fn hold_all(&self) {
+        self.hold_all.store(true, Relaxed);
+    }
+
     pub fn refuse(&self, reason: &str) {
         *self.refuse.lock() = Some(reason.to_owned());
     }
@@ -237,6 +309,7 @@ impl Dispatcher for Recorder {
             .send_modify(|seen| seen.push((conn, method, payload.clone())));
         match method {
             HELD => self.held.lock().push(reply),
+            _ if self.hold_all.load(Relaxed) => self.held.lock().push(reply),
             DROPPED => drop(reply),
             _ => reply.ok(vec![payload]),
         }
@@ -294,6 +367,12 @@ pub async fn node_with(net: &MemNet, own: Hello, config: RpcConfig) -> Node {
     node_on(Arc::new(net.clone()), listener, own, config)
 }
 
+pub async fn wrapped_node(net: &WrappedNet, id: u64) -> Node {
+    let own = hello_of(id);
+    let listener = net.listen(&own.peer_address).await.expect("listening");
+    node_on(Arc::new(net.clone()), listener, own, RpcConfig::default())
+}
+
 pub fn node_on(
     net: Arc<dyn Net>,
     listener: Box<dyn Listener>,
@@ -312,6 +391,7 @@ pub fn node_on(
     let recorder = Arc::new(Recorder {
         own,
         refuse: Mutex::default(),
+        hold_all: AtomicBool::new(false),
         seen: watch::Sender::new(Vec::new()),
         held: Mutex::default(),
     });
@@ -439,6 +519,50 @@ pub fn frame(meta: u32, correlation_id: u32, payload: &[u8]) -> Vec<u8> {
     let parts = [Bytes::copy_from_slice(payload)];
     let header = FrameHeader::for_payload(Compression::None, meta, correlation_id, &parts);
     [&header.encode()[..], payload].concat()
+}
+
+/// The lines that this thread logs while it lives.
+pub struct Logged {
+    lines: Arc<Mutex<Vec<u8>>>,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+impl Logged {
+    pub fn begin() -> Logged {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let writer = Arc::clone(&lines);
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(tracing::Level::INFO)
+            .with_writer(move || LogWriter(Arc::clone(&writer)))
+            .finish();
+        Logged {
+            lines,
+            _guard: tracing::subscriber::set_default(subscriber),
+        }
+    }
+
+    /// The lines that contain all of these.
+    pub fn with(&self, words: &[&str]) -> Vec<String> {
+        let text = String::from_utf8(self.lines.lock().clone()).expect("text");
+        let chosen = text
+            .lines()
+            .filter(|line| words.iter().all(|word| line.contains(word)));
+        chosen.map(str::to_owned).collect()
+    }
+}
+
+struct LogWriter(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A peer of which the test plays the server.

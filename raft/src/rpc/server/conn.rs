@@ -294,7 +294,7 @@ struct Conn {
     server: Arc<ServerShared>,
     info: ConnInfo,
     requests: Allowance,
-    replies: Allowance,
+    replies: Arc<Allowance>,
     in_flight: Arc<Semaphore>,
 }
 
@@ -304,7 +304,7 @@ impl Conn {
         let calls = server.config().server_in_flight_calls;
         Conn {
             requests,
-            replies,
+            replies: Arc::new(replies),
             in_flight: Arc::new(Semaphore::new(calls)),
             server,
             info,
@@ -501,7 +501,7 @@ impl Conn {
             correlation_id,
             begun: Instant::now(),
         };
-        Replier::new(request, hold, self.replies.clone(), queue.clone())
+        Replier::new(request, hold, Arc::clone(&self.replies), queue.clone())
     }
 
     fn handle(&self, method: u32, payload: Bytes, replier: Replier) {

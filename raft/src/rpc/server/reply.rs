@@ -71,14 +71,15 @@ pub(crate) struct Reply {
 /// Answers one request, once. Dropped without an answer, it answers that the handler failed.
 #[derive(Debug)]
 pub struct Replier {
-    open: Option<Open>,
+    /// Boxed, as it is handed from queue to queue.
+    open: Option<Box<Open>>,
 }
 
 #[derive(Debug)]
 struct Open {
     request: Answering,
     hold: Hold,
-    room: Allowance,
+    room: Arc<Allowance>,
     /// Unbounded, and yet bounded: each reply in it holds one of the connection's in-flight permits, and its bytes if
     /// they are many.
     queue: mpsc::UnboundedSender<Reply>,
@@ -96,16 +97,16 @@ impl Replier {
     pub(crate) fn new(
         request: Answering,
         hold: Hold,
-        room: Allowance,
+        room: Arc<Allowance>,
         queue: mpsc::UnboundedSender<Reply>,
     ) -> Self {
         Replier {
-            open: Some(Open {
+            open: Some(Box::new(Open {
                 request,
                 hold,
                 room,
                 queue,
-            }),
+            })),
         }
     }
 

@@ -35,8 +35,9 @@ COPY proto/Cargo.toml proto/
 COPY raft/Cargo.toml raft/
 COPY client/Cargo.toml client/
 COPY node/Cargo.toml node/
+COPY corpus/Cargo.toml corpus/
 COPY cluster-tests/Cargo.toml cluster-tests/
-RUN for crate in proto raft client node cluster-tests; do mkdir -p "$crate/src" && : > "$crate/src/lib.rs"; done \
+RUN for crate in proto raft client node corpus cluster-tests; do mkdir -p "$crate/src" && : > "$crate/src/lib.rs"; done \
  && echo 'fn main() {}' | tee proto/build.rs > node/src/main.rs \
  && cargo build --release --locked -p imprint-node --bin imprint
 COPY proto proto

@@ -65,7 +65,7 @@ imprint_proto::envelope! {
 imprint_proto::envelope! {
     /// What a node says of itself when a seed asks.
     #[derive(Clone, Debug, PartialEq)]
-    struct WhoIsReply: version 0, compat 0 {
+    pub(crate) struct WhoIsReply: version 0, compat 0 {
         node_id: u64,
         storage_id: [u8; 16],
         address: String,

@@ -16,6 +16,8 @@ pub mod config;
 pub mod controller;
 pub mod core;
 pub mod dev;
+#[doc(hidden)]
+pub mod envelopes;
 pub mod failure;
 pub mod file_limit;
 pub mod formation;

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use imprint_proto::envelope::{
-    Envelope, decode, decode_checked, decode_checked_prefix, decode_prefix, encode, encode_checked,
+    Envelope, Rule, decode, decode_checked, decode_checked_prefix, decode_prefix, encode,
+    encode_checked,
 };
 use imprint_proto::ids::{NodeId, Offset, StorageId};
 use imprint_proto::{envelope, envelope_enum, envelope_union};
@@ -23,6 +24,7 @@ envelope! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Inner: version 3, compat 1 {
         name: String,
+        /// 0: not weighed.
         #[since(2)]
         weight: f64 = 0.0,
     }
@@ -161,14 +163,16 @@ envelope! {
 }
 envelope! {
     #[derive(Clone, Debug, PartialEq)]
-    pub struct V1: version 1, compat 0 { id: u32, #[since(1)] name: String = "unnamed".to_owned() }
+    pub struct V1: version 1, compat 0 { id: u32, /** As nobody named it. */ #[since(1)] name: String = "unnamed".to_owned() }
 }
 envelope! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct V2: version 2, compat 0 {
         id: u32,
+        /// As nobody named it.
         #[since(1)]
         name: String = "unnamed".to_owned(),
+        /// What everything was tagged with before there were tags.
         #[since(2)]
         tags: Vec<u8> = vec![9],
     }
@@ -194,7 +198,7 @@ proptest! {
         let mut bytes = encode_checked(&value).to_vec();
         let at = 6 + at.index(bytes.len() - 6);
         bytes[at] ^= 1 << bit;
-        prop_assert_eq!(decode_checked::<Everything>(bytes.into()).unwrap_err().rule(), "crc");
+        prop_assert_eq!(decode_checked::<Everything>(bytes.into()).unwrap_err().rule(), Rule::Checksum);
     }
 
     #[test]
@@ -266,6 +270,6 @@ fn a_union_refuses_a_number_that_it_does_not_know() {
     .to_vec();
     bytes[6] = 2;
     let error = decode::<Either>(bytes.into()).unwrap_err();
-    assert_eq!(error.rule(), "variant");
+    assert_eq!(error.rule(), Rule::UnknownVariant);
     assert_eq!(error.to_string(), "Either.tag: unknown value 2");
 }

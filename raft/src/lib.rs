@@ -2,6 +2,8 @@
 
 pub mod consensus;
 pub mod disk;
+#[doc(hidden)]
+pub mod envelopes;
 pub mod identity;
 pub mod journal;
 pub mod meta;

@@ -52,13 +52,13 @@ envelope! {
 
 envelope! {
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct Text: version 0, compat 0 { text: String, }
+    pub(crate) struct Text: version 0, compat 0 { text: String, }
 }
 
 envelope! {
     /// Kind and body of a command.
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct CommandRecord: version 0, compat 0 {
+    pub(crate) struct CommandRecord: version 0, compat 0 {
         kind: u32,
         body: Bytes,
     }
@@ -164,7 +164,7 @@ pub struct Answer {
 
 envelope! {
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct AnswerRecord: version 0, compat 0 {
+    pub(crate) struct AnswerRecord: version 0, compat 0 {
         verdict: u32,
         field: String,
         reason: String,

@@ -14,10 +14,10 @@
 //!
 //! This module knows no file, no socket and no openraft; it never reads a clock or a random number.
 
-mod command;
+pub(crate) mod command;
 mod machine;
 mod place;
-mod records;
+pub(crate) mod records;
 mod setting_values;
 pub mod settings;
 mod state;

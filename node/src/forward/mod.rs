@@ -14,7 +14,7 @@
 //! surely never left this node may, one without an answer may not, unless it only reads.
 
 pub mod ops;
-mod wire;
+pub(crate) mod wire;
 
 pub use wire::{ForwardReply, ForwardRequest, WireError, encode_request};
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 envelope! {
     /// Everything about a forwarded call but its body.
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct RequestHead: version 0, compat 0 {
+    pub(crate) struct RequestHead: version 0, compat 0 {
         op: u32,
         listener: String,
         /// Milliseconds left for it.
@@ -25,7 +25,7 @@ envelope! {
 envelope! {
     /// Everything about the answer but its body.
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct ReplyHead: version 0, compat 0 {
+    pub(crate) struct ReplyHead: version 0, compat 0 {
         failure: Option<FailureRecord>,
     }
 }
@@ -33,7 +33,7 @@ envelope! {
 envelope! {
     /// A [`Failure`].
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct FailureRecord: version 0, compat 0 {
+    pub(crate) struct FailureRecord: version 0, compat 0 {
         reason: u32,
         message: String,
         leader: Option<u64>,

@@ -149,7 +149,7 @@ pub struct NodeRoom {
 envelope! {
     /// What a node says of its disk with each ping.
     #[derive(Debug, Clone, PartialEq)]
-    struct RoomNote: version 0, compat 0 {
+    pub(crate) struct RoomNote: version 0, compat 0 {
         level: u8,
         free_bytes: u64,
         total_bytes: u64,

@@ -102,28 +102,50 @@ pub enum EnvelopeError {
     TooDeep { ty: &'static str, limit: u32 },
 }
 
-impl EnvelopeError {
-    /// A short name of the rule that was broken: a metric's label.
-    pub const fn rule(&self) -> &'static str {
-        match self {
-            Self::HeaderCut { .. } => "header",
-            Self::SizeExceedsBuffer { .. } => "R1",
-            Self::CrossesParent { .. } => "R2",
-            Self::WriterTooNew { .. } => "R3",
-            Self::WriterTooOld { .. } => "R4",
-            Self::Checksum { .. } => "crc",
-            Self::Spill { .. } => "R5",
-            Self::BytesLeft { .. } => "R6",
-            Self::FieldMissing { .. } => "missing",
-            Self::NotBool { .. } => "bool",
-            Self::UnknownVariant { .. } => "variant",
-            Self::NotUtf8 { .. } => "utf8",
-            Self::MapOrder { .. } => "map",
-            Self::NegativeDuration { .. } => "duration",
-            Self::TooDeep { .. } => "depth",
-        }
-    }
+macro_rules! rules {
+    ($($(#[$doc:meta])* $rule:ident = $label:literal;)*) => {
+        /// The rules of the reader, one per variant of [`EnvelopeError`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Rule { $($(#[$doc])* $rule,)* }
 
+        impl Rule {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$rule,)*];
+
+            /// A short name: a metric's label.
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$rule => $label,)* }
+            }
+        }
+
+        impl EnvelopeError {
+            /// The rule that was broken.
+            pub const fn rule(&self) -> Rule {
+                match self { $(Self::$rule { .. } => Rule::$rule,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    HeaderCut = "header";
+    SizeExceedsBuffer = "R1";
+    CrossesParent = "R2";
+    WriterTooNew = "R3";
+    WriterTooOld = "R4";
+    Checksum = "crc";
+    Spill = "R5";
+    BytesLeft = "R6";
+    FieldMissing = "missing";
+    NotBool = "bool";
+    UnknownVariant = "variant";
+    NotUtf8 = "utf8";
+    MapOrder = "map";
+    NegativeDuration = "duration";
+    TooDeep = "depth";
+}
+
+impl EnvelopeError {
     /// Whether the two ends are of versions that do not go together, as against damaged bytes.
     pub const fn is_version_mismatch(&self) -> bool {
         matches!(self, Self::WriterTooNew { .. } | Self::WriterTooOld { .. })

@@ -1,6 +1,6 @@
 //! The encodings of the types that fields are made of.
 
-use super::{EnvelopeError, Field, Scope};
+use super::{EnvelopeError, Field, Scope, Specimens};
 use crate::ids::{
     Epoch, FilePos, GroupId, LogIndex, NodeId, Offset, ReplicaId, StorageId, TimestampMicros,
 };
@@ -8,6 +8,9 @@ use crate::wire::wire_len;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// Every byte of it differs, so that a change of their order shows in a specimen.
+const FULL: u128 = 0x100f_0e0d_0c0b_0a09_0807_0605_0403_0201;
 
 macro_rules! numbers {
     ($($ty:ty),* $(,)?) => {$(
@@ -20,6 +23,12 @@ macro_rules! numbers {
 
             fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError> {
                 Ok(<$ty>::from_le_bytes(scope.take()?))
+            }
+
+            fn specimen(of: &mut Specimens) -> Self {
+                of.choose(|_| 0 as $ty, |n| (FULL + n) as $ty, |n| {
+                    if n % 2 == 0 { <$ty>::MIN } else { <$ty>::MAX }
+                })
             }
         }
     )*};
@@ -38,6 +47,10 @@ macro_rules! newtypes {
 
             fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError> {
                 <$inner as Field>::get(scope).map($ty)
+            }
+
+            fn specimen(of: &mut Specimens) -> Self {
+                Self(Field::specimen(of))
             }
         }
     )*};
@@ -65,6 +78,10 @@ impl Field for [u8; 16] {
     fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError> {
         scope.take()
     }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        u128::specimen(of).to_le_bytes()
+    }
 }
 
 impl Field for bool {
@@ -84,6 +101,10 @@ impl Field for bool {
             }
         }
     }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        of.choose(|_| false, |_| true, |n| n % 2 == 1)
+    }
 }
 
 impl Field for Duration {
@@ -101,6 +122,10 @@ impl Field for Duration {
             EnvelopeError::NegativeDuration { ty, field, nanos }
         })
     }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        Self::from_nanos(i64::specimen(of).unsigned_abs() >> 1)
+    }
 }
 
 impl Field for Bytes {
@@ -112,6 +137,14 @@ impl Field for Bytes {
 
     fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError> {
         scope.take_bytes()
+    }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        of.choose(
+            |_| Self::new(),
+            |n| Self::from(format!("bytes {n}")),
+            |n| Self::from(vec![0xff; 256 + n as usize]),
+        )
     }
 }
 
@@ -131,6 +164,14 @@ impl Field for String {
                 Err(EnvelopeError::NotUtf8 { ty, field })
             }
         }
+    }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        of.choose(
+            |_| Self::new(),
+            |n| format!("text {n}"),
+            |n| format!("\0 \u{e9} \u{10ffff} {n}"),
+        )
     }
 }
 
@@ -152,6 +193,10 @@ impl<T: Field> Field for Option<T> {
     fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError> {
         bool::get(scope)?.then(|| T::get(scope)).transpose()
     }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        (of.items() > 0).then(|| T::specimen(of))
+    }
 }
 
 impl<A: Field, B: Field> Field for (A, B) {
@@ -164,6 +209,10 @@ impl<A: Field, B: Field> Field for (A, B) {
 
     fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError> {
         Ok((A::get(scope)?, B::get(scope)?))
+    }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        (A::specimen(of), B::specimen(of))
     }
 }
 
@@ -186,6 +235,10 @@ impl<T: Field> Field for Vec<T> {
         }
         Ok(items)
     }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        (0..of.items()).map(|_| T::specimen(of)).collect()
+    }
 }
 
 impl<T: Field + Ord> Field for BTreeSet<T> {
@@ -205,6 +258,10 @@ impl<T: Field + Ord> Field for BTreeSet<T> {
             items.insert(item);
         }
         Ok(items)
+    }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        (0..of.items()).map(|_| T::specimen(of)).collect()
     }
 }
 
@@ -229,6 +286,11 @@ impl<K: Field + Ord, V: Field> Field for BTreeMap<K, V> {
             items.insert(key, value);
         }
         Ok(items)
+    }
+
+    fn specimen(of: &mut Specimens) -> Self {
+        let items = 0..of.items();
+        items.map(|_| Field::specimen(of)).collect()
     }
 }
 

@@ -4,7 +4,8 @@
 ///
 /// Fields are public and encoded in the order in which they stand. A field with a default may be
 /// absent at the end of a scope. `since(N)` says in which version a field came; such a field needs
-/// a default.
+/// a default, and a comment that says what the default means: a reader of an old value goes on with
+/// the default, and an old reader goes on as if it stood there.
 ///
 /// ```
 /// imprint_proto::envelope! {
@@ -23,6 +24,65 @@
 /// let status: Status = imprint_proto::envelope::decode(old.to_vec().into())?;
 /// assert_eq!(status, Status { id: 7, alive: true, disk_free_bytes: None });
 /// # Ok::<(), imprint_proto::envelope::EnvelopeError>(())
+/// ```
+///
+/// # What does not compile?
+///
+/// A declaration that breaks a rule of [`FieldInfo::fault`](crate::envelope::FieldInfo::fault). A
+/// late field without a default:
+///
+/// ```compile_fail,E0080
+/// imprint_proto::envelope! {
+///     pub struct Status: version 1, compat 0 { id: i32, /** Free bytes. */ #[since(1)] free: u64 }
+/// }
+/// ```
+///
+/// A late field that does not say what its default means:
+///
+/// ```compile_fail,E0080
+/// imprint_proto::envelope! {
+///     pub struct Status: version 1, compat 0 { id: i32, #[since(1)] free: u64 = 0 }
+/// }
+/// ```
+///
+/// A field from a version that the type has not reached:
+///
+/// ```compile_fail,E0080
+/// imprint_proto::envelope! {
+///     pub struct Status: version 1, compat 0 { id: i32, /** 0: unknown. */ #[since(2)] free: u64 = 0 }
+/// }
+/// ```
+///
+/// Fields that are not in the order of their versions: that is one that was put in, not appended.
+///
+/// ```compile_fail,E0080
+/// imprint_proto::envelope! {
+///     pub struct Status: version 1, compat 0 { /** 0: unknown. */ #[since(1)] free: u64 = 0, id: i32 }
+/// }
+/// ```
+///
+/// A compat that is newer than the version:
+///
+/// ```compile_fail,E0080
+/// imprint_proto::envelope! {
+///     pub struct Status: version 0, compat 1 { id: i32 }
+/// }
+/// ```
+///
+/// Two fields of one name:
+///
+/// ```compile_fail,E0124
+/// imprint_proto::envelope! {
+///     pub struct Status: version 0, compat 0 { id: i32, id: i32 }
+/// }
+/// ```
+///
+/// And the one that they all were before their one fault:
+///
+/// ```
+/// imprint_proto::envelope! {
+///     pub struct Status: version 1, compat 0 { id: i32, /** 0: unknown. */ #[since(1)] free: u64 = 0 }
+/// }
 /// ```
 #[macro_export]
 macro_rules! envelope {
@@ -44,19 +104,29 @@ macro_rules! envelope {
             )*
         }
 
-        const _: () = {
-            assert!($compat <= $version, "compat is newer than version");
-            $($crate::envelope!(@check_since $version [$($since)?] [$($default)?]);)*
-        };
+        const _: () = $crate::envelope::assert_declared::<$name>();
 
         impl $crate::envelope::Envelope for $name {
             const NAME: &'static str = stringify!($name);
             const VERSION: u8 = $version;
             const COMPAT: u8 = $compat;
+            const FIELDS: &'static [$crate::envelope::FieldInfo] = &[$(
+                $crate::envelope::FieldInfo {
+                    name: stringify!($field),
+                    ty: stringify!($ty),
+                    since: $crate::envelope!(@since $($since)?),
+                    has_default: $crate::envelope!(@given $($default)?),
+                    is_documented: $crate::envelope!(@given $($doc)*),
+                },
+            )*];
 
             #[allow(unused_variables)]
-            fn put_fields(&self, out: &mut ::std::vec::Vec<u8>) {
-                $($crate::envelope::Field::put(&self.$field, out);)*
+            fn put_fields(&self, version: u8, out: &mut ::std::vec::Vec<u8>) {
+                $(
+                    if $crate::envelope!(@since $($since)?) <= version {
+                        $crate::envelope::Field::put(&self.$field, out);
+                    }
+                )*
             }
 
             #[allow(unused_variables)]
@@ -73,17 +143,24 @@ macro_rules! envelope {
                 )*
                 ::std::result::Result::Ok(Self { $($field),* })
             }
+
+            #[allow(unused_variables)]
+            fn specimen_fields(of: &mut $crate::envelope::Specimens) -> Self {
+                $(let $field: $ty = $crate::envelope!(@specimen of $($default)?);)*
+                Self { $($field),* }
+            }
         }
 
         $crate::envelope!(@nested $name);
     };
 
-    (@check_since $version:literal [] [$($default:expr)?]) => {};
-    (@check_since $version:literal [$since:literal] [$default:expr]) => {
-        assert!(0 < $since && $since <= $version, "since is not within the versions")
-    };
-    (@check_since $version:literal [$since:literal] []) => {
-        compile_error!("a field that came later needs a default")
+    (@since) => { 0_u8 };
+    (@since $since:literal) => { $since };
+    (@given) => { false };
+    (@given $($given:expr)+) => { true };
+    (@specimen $of:ident) => { $crate::envelope::Field::specimen($of) };
+    (@specimen $of:ident $default:expr) => {
+        if $of.takes_defaults() { $default } else { $crate::envelope::Field::specimen($of) }
     };
     (@absent $scope:ident) => { return ::std::result::Result::Err($scope.missing()) };
     (@absent $scope:ident $default:expr) => { $default };
@@ -100,6 +177,10 @@ macro_rules! envelope {
                 scope: &mut $crate::envelope::Scope<'_>,
             ) -> ::std::result::Result<Self, $crate::envelope::EnvelopeError> {
                 $crate::envelope::get_nested(scope)
+            }
+
+            fn specimen(of: &mut $crate::envelope::Specimens) -> Self {
+                of.nested()
             }
         }
     };
@@ -132,6 +213,16 @@ macro_rules! envelope {
 /// assert_eq!(imprint_proto::envelope::decode::<Command>(bytes)?, command);
 /// # Ok::<(), imprint_proto::envelope::EnvelopeError>(())
 /// ```
+///
+/// Two messages of one number do not compile, but for that this is the same:
+///
+/// ```compile_fail
+/// # imprint_proto::envelope! { pub struct Create: version 0, compat 0 { name: String } }
+/// # imprint_proto::envelope! { pub struct Delete: version 0, compat 0 { id: u64 } }
+/// imprint_proto::envelope_union! {
+///     pub enum Command: version 0, compat 0 { 1 => Create(Create), 1 => Delete(Delete) }
+/// }
+/// ```
 #[macro_export]
 macro_rules! envelope_union {
     (
@@ -151,14 +242,23 @@ macro_rules! envelope_union {
             )+
         }
 
-        const _: () = assert!($compat <= $version, "compat is newer than version");
+        const _: () = $crate::envelope::assert_declared::<$name>();
 
         impl $crate::envelope::Envelope for $name {
             const NAME: &'static str = stringify!($name);
             const VERSION: u8 = $version;
             const COMPAT: u8 = $compat;
+            const FIELDS: &'static [$crate::envelope::FieldInfo] = &[$(
+                $crate::envelope::FieldInfo {
+                    name: concat!(stringify!($tag), "=>", stringify!($variant)),
+                    ty: stringify!($ty),
+                    since: 0,
+                    has_default: false,
+                    is_documented: $crate::envelope!(@given $($doc)*),
+                },
+            )+];
 
-            fn put_fields(&self, out: &mut ::std::vec::Vec<u8>) {
+            fn put_fields(&self, _version: u8, out: &mut ::std::vec::Vec<u8>) {
                 match self {
                     $(Self::$variant(message) => {
                         let tag: i32 = $tag;
@@ -181,6 +281,13 @@ macro_rules! envelope_union {
                     })+
                     unknown => ::std::result::Result::Err(scope.unknown_variant(unknown)),
                 }
+            }
+
+            fn specimen_fields(of: &mut $crate::envelope::Specimens) -> Self {
+                let variants: &[fn(&mut $crate::envelope::Specimens) -> Self] = &[
+                    $(|of| Self::$variant(<$ty as $crate::envelope::Field>::specimen(of)),)+
+                ];
+                variants[of.choice(variants.len())](of)
             }
         }
 
@@ -238,6 +345,11 @@ macro_rules! envelope_enum {
                     unknown => ::std::result::Result::Err(scope.unknown_variant(unknown)),
                 }
             }
+
+            fn specimen(of: &mut $crate::envelope::Specimens) -> Self {
+                let variants = [$(|| Self::$variant,)+];
+                variants[of.choice(variants.len())]()
+            }
         }
     };
     (
@@ -274,6 +386,11 @@ macro_rules! envelope_enum {
                         other => Self::Other(other),
                     },
                 )
+            }
+
+            fn specimen(of: &mut $crate::envelope::Specimens) -> Self {
+                let variants = [$(|| Self::$variant,)+];
+                variants[of.choice(variants.len())]()
             }
         }
     };

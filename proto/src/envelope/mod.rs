@@ -15,6 +15,26 @@
 //! old value takes the default, whose comment says what it means. Never reorder, never change a
 //! field's meaning; `compat` goes up only for a break, and then old readers refuse the value.
 //!
+//! Each crate lists its types ([`Kind`]), and keeps bytes of every version of each in its `corpus`
+//! directory; tests hold the two and the declarations together.
+//!
+//! # Can what was read be changed under another reader?
+//!
+//! No: byte strings are slices of the input that share its memory, and [`Bytes`] gives no way to
+//! write to memory that is shared.
+//!
+//! ```compile_fail,E0594
+//! # use bytes::Bytes;
+//! let mut shared = Bytes::from_static(b"shared");
+//! shared[0] = b'S';
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use bytes::Bytes;
+//! let mut shared = Bytes::from_static(b"shared");
+//! let slice: &mut [u8] = shared.as_ref();
+//! ```
+//!
 //! # Which rules does a reader apply?
 //!
 //! In this order, each its own [`EnvelopeError`]; the CRC is checked after R4, before any field.
@@ -39,13 +59,19 @@
 //! ascending key order; durations `i64` nanoseconds; 16-byte ids raw; envelopes with their header.
 //! So equal values have equal bytes.
 
+mod declared;
 mod error;
 mod fields;
 mod macros;
+mod refused;
 mod scope;
+mod specimen;
 
-pub use error::EnvelopeError;
+pub use declared::{DeclarationFault, Decoder, FieldInfo, Kind, assert_declared};
+pub use error::{EnvelopeError, Rule};
+pub use refused::refused;
 pub use scope::Scope;
+pub use specimen::{Shape, Specimens};
 
 use crate::wire::wire_len;
 use bytes::Bytes;
@@ -70,6 +96,9 @@ pub trait Field: Sized {
     /// # Errors
     /// Any rule of the reader that the bytes break.
     fn get(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError>;
+
+    /// A value for the corpus and the fuzzers.
+    fn specimen(of: &mut Specimens) -> Self;
 }
 
 /// A type with a version. Implemented by [`envelope!`](crate::envelope!) and
@@ -82,25 +111,30 @@ pub trait Envelope: Field {
     /// The oldest version whose readers understand what this build writes, and the oldest writer
     /// that this build reads.
     const COMPAT: u8;
+    /// The fields in their order; of a union, its messages.
+    const FIELDS: &'static [FieldInfo];
 
-    /// Appends the body.
-    fn put_fields(&self, out: &mut Vec<u8>);
+    /// Appends the body as a writer of `version` would: without the fields that came later.
+    fn put_fields(&self, version: u8, out: &mut Vec<u8>);
 
     /// Reads the body from a scope that ends where the envelope ends.
     ///
     /// # Errors
     /// Any rule of the reader that the bytes break.
     fn get_fields(scope: &mut Scope<'_>) -> Result<Self, EnvelopeError>;
+
+    /// A value of which every field is a specimen.
+    fn specimen_fields(of: &mut Specimens) -> Self;
 }
 
 /// Whether an envelope's header carries a CRC of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Header {
     Plain,
     Checked,
 }
 
-impl Kind {
+impl Header {
     const fn header_len(self) -> usize {
         match self {
             Self::Plain => HEADER_LEN,
@@ -111,15 +145,21 @@ impl Kind {
 
 /// The value in a plain envelope.
 pub fn encode<T: Envelope>(value: &T) -> Bytes {
+    encode_as(value, T::VERSION)
+}
+
+/// The value as an older writer would have written it: what came after that version is left out.
+/// Values nested in it are of the present version all the same.
+pub fn encode_as<T: Envelope>(value: &T, version: u8) -> Bytes {
     let mut out = Vec::new();
-    put_envelope(value, Kind::Plain, &mut out);
+    put_envelope(value, version, Header::Plain, &mut out);
     Bytes::from(out)
 }
 
 /// The value in an envelope with a checksum: for what rests on disk.
 pub fn encode_checked<T: Envelope>(value: &T) -> Bytes {
     let mut out = Vec::new();
-    put_envelope(value, Kind::Checked, &mut out);
+    put_envelope(value, T::VERSION, Header::Checked, &mut out);
     Bytes::from(out)
 }
 
@@ -128,7 +168,7 @@ pub fn encode_checked<T: Envelope>(value: &T) -> Bytes {
 /// # Errors
 /// The first rule that is broken.
 pub fn decode<T: Envelope>(bytes: Bytes) -> Result<T, EnvelopeError> {
-    scope::read_whole(&bytes, Kind::Plain)
+    scope::read_whole(&bytes, Header::Plain).inspect_err(refused::count)
 }
 
 /// Reads a checksummed envelope that fills `bytes`.
@@ -136,7 +176,7 @@ pub fn decode<T: Envelope>(bytes: Bytes) -> Result<T, EnvelopeError> {
 /// # Errors
 /// The first rule that is broken.
 pub fn decode_checked<T: Envelope>(bytes: Bytes) -> Result<T, EnvelopeError> {
-    scope::read_whole(&bytes, Kind::Checked)
+    scope::read_whole(&bytes, Header::Checked).inspect_err(refused::count)
 }
 
 /// Reads a plain envelope from the front of `bytes` and gives what follows it back: for a payload
@@ -145,7 +185,7 @@ pub fn decode_checked<T: Envelope>(bytes: Bytes) -> Result<T, EnvelopeError> {
 /// # Errors
 /// The first rule that is broken, R6 aside.
 pub fn decode_prefix<T: Envelope>(bytes: Bytes) -> Result<(T, Bytes), EnvelopeError> {
-    let (value, end) = scope::read_front(&bytes, Kind::Plain)?;
+    let (value, end) = scope::read_front(&bytes, Header::Plain).inspect_err(refused::count)?;
     Ok((value, bytes.slice(end..)))
 }
 
@@ -154,13 +194,13 @@ pub fn decode_prefix<T: Envelope>(bytes: Bytes) -> Result<(T, Bytes), EnvelopeEr
 /// # Errors
 /// The first rule that is broken, R6 aside.
 pub fn decode_checked_prefix<T: Envelope>(bytes: Bytes) -> Result<(T, Bytes), EnvelopeError> {
-    let (value, end) = scope::read_front(&bytes, Kind::Checked)?;
+    let (value, end) = scope::read_front(&bytes, Header::Checked).inspect_err(refused::count)?;
     Ok((value, bytes.slice(end..)))
 }
 
 /// Appends a value in a plain envelope, header included: what a nested envelope looks like.
 pub fn put_nested<T: Envelope>(value: &T, out: &mut Vec<u8>) {
-    put_envelope(value, Kind::Plain, out);
+    put_envelope(value, T::VERSION, Header::Plain, out);
 }
 
 /// Takes a nested envelope, header included, bounded by its own size and its parent's end.
@@ -168,18 +208,18 @@ pub fn put_nested<T: Envelope>(value: &T, out: &mut Vec<u8>) {
 /// # Errors
 /// The first rule that is broken.
 pub fn get_nested<T: Envelope>(scope: &mut Scope<'_>) -> Result<T, EnvelopeError> {
-    scope.envelope(Kind::Plain)
+    scope.envelope(Header::Plain)
 }
 
-fn put_envelope<T: Envelope>(value: &T, kind: Kind, out: &mut Vec<u8>) {
+fn put_envelope<T: Envelope>(value: &T, version: u8, kind: Header, out: &mut Vec<u8>) {
     let start = out.len();
     let body = start + kind.header_len();
-    out.extend_from_slice(&[T::VERSION, T::COMPAT]);
+    out.extend_from_slice(&[version, T::COMPAT.min(version)]);
     out.resize(body, 0);
-    value.put_fields(out);
+    value.put_fields(version, out);
     let size = wire_len(out.len() - body);
     out[start + 2..start + 6].copy_from_slice(&size.to_le_bytes());
-    if kind == Kind::Checked {
+    if kind == Header::Checked {
         let crc = crc32c::crc32c(&out[body..]);
         out[start + 6..body].copy_from_slice(&crc.to_le_bytes());
     }

@@ -4,7 +4,7 @@
 //! parent's and moves past whatever the child did not read. Nothing is ever read with the parent's
 //! end in place of the child's.
 
-use super::{Envelope, EnvelopeError, Kind};
+use super::{Envelope, EnvelopeError, Header};
 use crate::limits::MAX_ENVELOPE_DEPTH;
 use crate::wire::{array, u32_at};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ pub struct Scope<'a> {
 }
 
 /// Reads one envelope that fills the input.
-pub(super) fn read_whole<T: Envelope>(input: &Bytes, kind: Kind) -> Result<T, EnvelopeError> {
+pub(super) fn read_whole<T: Envelope>(input: &Bytes, kind: Header) -> Result<T, EnvelopeError> {
     let (value, end) = read_front(input, kind)?;
     match input.len() - end {
         0 => Ok(value),
@@ -32,7 +32,7 @@ pub(super) fn read_whole<T: Envelope>(input: &Bytes, kind: Kind) -> Result<T, En
 /// Reads one envelope from the front of the input, and says where it ends.
 pub(super) fn read_front<T: Envelope>(
     input: &Bytes,
-    kind: Kind,
+    kind: Header,
 ) -> Result<(T, usize), EnvelopeError> {
     let needed = kind.header_len();
     if input.len() < needed {
@@ -154,7 +154,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Takes an envelope: header, rules, fields, and whatever its end leaves unread.
-    pub(super) fn envelope<T: Envelope>(&mut self, kind: Kind) -> Result<T, EnvelopeError> {
+    pub(super) fn envelope<T: Envelope>(&mut self, kind: Header) -> Result<T, EnvelopeError> {
         let child_end = self.enter::<T>(kind)?;
         let (end, names) = (self.end, self.names());
         (self.end, self.ty, self.field) = (child_end, T::NAME, "");
@@ -167,7 +167,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Reads a header and applies R1 to R4 and the CRC. Says where the envelope ends.
-    fn enter<T: Envelope>(&mut self, kind: Kind) -> Result<usize, EnvelopeError> {
+    fn enter<T: Envelope>(&mut self, kind: Header) -> Result<usize, EnvelopeError> {
         let ty = T::NAME;
         if self.depth >= MAX_ENVELOPE_DEPTH {
             return Err(EnvelopeError::TooDeep {
@@ -182,7 +182,7 @@ impl<'a> Scope<'a> {
         self.check_bounds(ty, size)?;
         check_versions::<T>(writer_version, writer_compat)?;
         let end = self.at + size as usize;
-        if kind == Kind::Checked {
+        if kind == Header::Checked {
             let (stored, computed) = (u32_at(header, 6), crc32c::crc32c(&self.input[self.at..end]));
             if stored != computed {
                 return Err(EnvelopeError::Checksum {

@@ -28,13 +28,13 @@ mod keeper;
 mod machine;
 mod network;
 mod quiesce;
-mod repair;
+pub(crate) mod repair;
 mod runtime;
 mod scrub;
 pub(crate) mod snapshot;
 mod store;
 pub(crate) mod suspect;
-mod types;
+pub(crate) mod types;
 
 #[cfg(test)]
 mod tests;

@@ -99,7 +99,7 @@ impl Snap {
         })
     }
 
-    fn from_file(bytes: Bytes) -> Result<Self, SnapshotError> {
+    pub(crate) fn from_file(bytes: Bytes) -> Result<Self, SnapshotError> {
         let record: SnapshotRecord = envelope::decode_checked(bytes)?;
         let membership = decode_membership(record.membership)?;
         let meta = SnapshotMeta {
@@ -165,7 +165,7 @@ impl Snap {
         })
     }
 
-    fn file_bytes(&self) -> Bytes {
+    pub(crate) fn file_bytes(&self) -> Bytes {
         envelope::encode_checked(&SnapshotRecord {
             last: Some(LogIdWire::from(&self.last)),
             membership_at: wire_opt(self.membership.log_id().as_ref()),

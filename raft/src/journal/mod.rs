@@ -40,7 +40,7 @@ mod shape;
 mod survey;
 mod tail;
 mod unknown;
-mod void;
+pub(crate) mod void;
 pub(crate) mod walk;
 mod writer;
 

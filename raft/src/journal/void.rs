@@ -34,7 +34,7 @@ imprint_proto::envelope! {
     /// Two numbers whose meaning depends on the kind. Kinds 3 to 6 are kept for duplicate, fenced, out of sequence and
     /// duplicate of unknown offset.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct VoidBody: version 1, compat 0 {
+    pub(crate) struct VoidBody: version 1, compat 0 {
         kind: u32,
         first: u64 = 0,
         second: u64 = 0,

@@ -20,7 +20,7 @@ pub use sled_store::{SledMeta, opens};
 imprint_proto::envelope! {
     /// A value as it is stored.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct MetaValue: version 1, compat 0 {
+    pub(crate) struct MetaValue: version 1, compat 0 {
         data: Bytes,
     }
 }

@@ -23,7 +23,7 @@ mod client;
 mod config;
 mod error;
 pub mod hello;
-mod liveness;
+pub(crate) mod liveness;
 pub mod methods;
 mod notices;
 mod server;

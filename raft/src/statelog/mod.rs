@@ -20,7 +20,7 @@ pub(crate) mod open;
 pub mod record;
 pub(crate) mod scan;
 mod state;
-mod types;
+pub(crate) mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -44,7 +44,7 @@ pub struct RollSettings {
 imprint_proto::envelope! {
     /// The content of a settings entry.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct RollBody: version 0, compat 0 {
+    pub(crate) struct RollBody: version 0, compat 0 {
         segment_bytes: u64,
         segment_span_us: Option<u64>,
     }

@@ -18,7 +18,7 @@ mod fill;
 mod serve;
 mod sources;
 mod stats;
-mod wire;
+pub(crate) mod wire;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

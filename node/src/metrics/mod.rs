@@ -1,10 +1,11 @@
 //! What the node counts, per node: no registry is global, so that several nodes in one process
-//! each have their own.
+//! each have their own. What is the process's own (memory, files, refused envelopes) is read from it.
 //!
 //! Counters are updated where the thing happens; gauges that mirror state (offsets, leaders, memory)
 //! are read when the page is asked for, by [`collect::NodeCollector`].
 
 mod collect;
+mod envelopes;
 mod process;
 
 pub use collect::NodeCollector;
@@ -202,6 +203,7 @@ impl Metrics {
             "Open client connections",
             self.connections.clone(),
         );
+        registry.register_collector(Box::new(envelopes::RefusedEnvelopes));
     }
 
     /// Adds gauges that are read when the page is asked for.
@@ -319,5 +321,32 @@ mod tests {
         }
         let counted = "imprint_call_duration_seconds_count{method=\"/imprint.v1.LogService/Send\",code=\"OK\"} 1";
         assert!(page.contains(counted), "{page}");
+    }
+
+    #[test]
+    fn refused_envelopes_are_on_the_page_by_rule() {
+        let metrics = Metrics::new("1.2.3");
+        let count = |rule: &str| {
+            let page = metrics.encode().expect("page");
+            let name = format!("imprint_envelopes_refused_total{{rule=\"{rule}\"}} ");
+            let mut lines = page.lines();
+            let value = lines
+                .find_map(|line| line.strip_prefix(&name))
+                .expect("a line");
+            value.parse::<u64>().expect("a number")
+        };
+        let before = count("R6");
+        let leftover = [0, 0, 0, 0, 0, 0, 1];
+        let read = imprint_proto::envelope::decode::<Nothing>(leftover.to_vec().into());
+        assert!(read.is_err());
+        // Other tests of this process may be refused envelopes meanwhile.
+        assert!(count("R6") > before);
+        for rule in imprint_proto::envelope::Rule::ALL {
+            count(rule.label());
+        }
+    }
+
+    imprint_proto::envelope! {
+        struct Nothing: version 0, compat 0 {}
     }
 }

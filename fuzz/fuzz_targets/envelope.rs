@@ -1,0 +1,10 @@
+//! Envelopes: see `proto/tests/targets/envelope.rs`, which stable builds run too.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../proto/tests/targets/envelope.rs"]
+mod target;
+
+fuzz_target!(|data: &[u8]| target::run(data));

@@ -13,7 +13,10 @@ use std::sync::LazyLock;
 static COUNTING: Counting = Counting;
 
 static READERS: LazyLock<(Vec<Kind>, Vec<Decoder>)> = LazyLock::new(|| {
-    let kinds = [imprint_raft::envelopes::all(), imprint_node::envelopes::all()];
+    let kinds = [
+        imprint_raft::envelopes::all(),
+        imprint_node::envelopes::all(),
+    ];
     let decoders = [
         imprint_raft::envelopes::decoders(),
         imprint_node::envelopes::decoders(),

@@ -68,8 +68,10 @@ fn deep() -> Bytes {
     encode(&tree)
 }
 
+type Case = (&'static str, Rule, fn() -> Result<(), EnvelopeError>);
+
 /// Reads the case's bytes; as functions, so that each is counted when its turn comes.
-const CASES: &[(&str, Rule, fn() -> Result<(), EnvelopeError>)] = &[
+const CASES: &[Case] = &[
     ("a header that is cut", Rule::HeaderCut, || {
         decode::<Flag>(vec![0; 5].into()).map(drop)
     }),

@@ -160,8 +160,9 @@ impl Corpus {
             .collect()
     }
 
-    /// Adds what is missing, oldest versions first.
-    fn grow(&self) {
+    /// Adds what is missing, oldest versions first. Panics where this version refuses older bytes
+    /// that it does not give up: there is nothing true to add then.
+    pub fn grow(&self) {
         fs::create_dir_all(self.dir()).expect("the corpus has a directory");
         for kind in &self.kinds {
             for version in older_versions(kind) {
@@ -177,7 +178,12 @@ impl Corpus {
             }
             for (version, blocks) in &all {
                 for old in blocks {
-                    block.entries.extend(readings(kind, *version, old));
+                    let readings = readings(kind, *version, old);
+                    let refused = readings.iter().find(|(_, bytes)| bytes.is_empty());
+                    if let Some((entry, _)) = refused.filter(|_| *version >= kind.compat) {
+                        panic!("{}: `{entry}`: is refused", kind.name);
+                    }
+                    block.entries.extend(readings);
                 }
             }
             self.append(kind, kind.version, &block);

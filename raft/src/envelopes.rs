@@ -125,6 +125,14 @@ pub fn decoders() -> Vec<Decoder> {
             seeds: || vec![snap().file_bytes()],
         },
         Decoder {
+            name: "where a leader's log begins",
+            read: |bytes| snapshot::start_cut(bytes).is_ok(),
+            seeds: || {
+                let machine = Bytes::new();
+                vec![Snap { machine, ..snap() }.file_bytes()]
+            },
+        },
+        Decoder {
             name: "a record of the state log",
             read: |bytes| record::decode(bytes).is_ok(),
             seeds: record_seeds,
@@ -223,10 +231,11 @@ fn entries() -> Vec<Entry> {
 }
 
 fn append_seeds() -> Vec<Bytes> {
-    let message = |entries| {
+    let message = |entries: Vec<Entry>| {
+        let first = entries.first().map_or(1, |entry| entry.log_id.index);
         let request = AppendEntriesRequest {
             vote: vote(),
-            prev_log_id: Some(types::log_id(pos(0))),
+            prev_log_id: Some(types::log_id(pos(first - 1))),
             leader_commit: None,
             entries,
         };

@@ -51,7 +51,7 @@ envelope! {
         upto: u64,
         /// Only the leader is to answer; another replica says who leads.
         leader_only: bool,
-        /// Also what has to be looked up. An old node gives none.
+        /// Also what has to be looked up. False: an old node asks for none; one that is asked gives none.
         #[since(1)]
         details: bool = false,
     }
@@ -71,10 +71,10 @@ envelope! {
         synced: u64,
         bytes: u64,
         segments: u32,
-        /// Where they were asked for.
+        /// Where they were asked for. `None`: not asked for, or of an old node; they are shown as not known.
         #[since(1)]
         details: Option<ReplicaDetails> = None,
-        /// What is damaged there.
+        /// What is damaged there. Empty: nothing that is known of; an old node does not tell, and an old reader shows none.
         #[since(1)]
         damaged: Vec<DamageWire> = Vec::new(),
     }

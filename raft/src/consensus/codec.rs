@@ -159,7 +159,8 @@ imprint_proto::envelope! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct GroupStateReply: version 1, compat 0 {
         open: Vec<bool>,
-        /// Whether the replica there may lack what it acknowledged; an old node never says so.
+        /// Whether the replica there may lack what it acknowledged. Empty: an old node, which never says so and counts as
+        /// sound; an old reader takes each replica for sound too, as it did before.
         #[since(1)]
         suspect: Vec<bool> = Vec::new(),
     }
@@ -180,6 +181,10 @@ mod entry_kind {
 pub(crate) enum CodecError {
     #[error("the message can't be decoded: {0}")]
     Envelope(#[from] EnvelopeError),
+    #[error("entry {index} stands where entry {expected} belongs")]
+    OutOfPlace { index: u64, expected: u64 },
+    #[error("index {0} is the last there is: nothing can follow it")]
+    LastIndex(u64),
     #[error("entry {index} has kind {kind}, which this version doesn't know")]
     UnknownEntryKind { index: u64, kind: u8 },
     #[error("entry {index} holds a batch that doesn't check: {source}")]
@@ -394,6 +399,7 @@ pub(crate) fn append_request(
     message: AppendMessage,
 ) -> Result<AppendEntriesRequest<TypeConfig>, CodecError> {
     let group = message.group;
+    check_places(message.prev.as_ref(), &message.entries)?;
     let entries = message
         .entries
         .into_iter()
@@ -405,6 +411,22 @@ pub(crate) fn append_request(
         leader_commit: log_id_opt(message.commit),
         entries,
     })
+}
+
+/// Entries follow one another, the first one the entry before them: whoever works with them counts on it.
+fn check_places(prev: Option<&LogIdWire>, entries: &[EntryWire]) -> Result<(), CodecError> {
+    let after = |index: u64| index.checked_add(1).ok_or(CodecError::LastIndex(index));
+    let mut expected = prev.map_or(Ok(0), |prev| after(prev.index))?;
+    for entry in entries {
+        if entry.index != expected {
+            return Err(CodecError::OutOfPlace {
+                index: entry.index,
+                expected,
+            });
+        }
+        expected = after(entry.index)?;
+    }
+    Ok(())
 }
 
 fn entry_from_wire(wire: EntryWire, group: u64) -> Result<Entry, CodecError> {

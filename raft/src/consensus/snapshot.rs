@@ -89,8 +89,10 @@ impl Snap {
             Some(at) => Some((log_pos(&at.log_id()), RollSettings::decode(body.settings)?)),
             None => None,
         };
+        // The log goes on behind it, so the last index of all is no place either.
+        let last = meta.last_log_id.filter(|last| last.index < u64::MAX);
         Ok(Snap {
-            last: meta.last_log_id.ok_or(SnapshotError::NoPlace)?,
+            last: last.ok_or(SnapshotError::NoPlace)?,
             membership: meta.last_membership.clone(),
             next_offset: body.next_offset,
             last_stamp_us: body.last_stamp_us,

@@ -313,3 +313,42 @@ fn an_unstamped_batch_cannot_be_encoded() {
     };
     assert!(encode_append(9, 102, &request).is_err());
 }
+
+#[test]
+fn entries_that_do_not_follow_one_another_are_refused() {
+    let read = |prev: Option<u64>, indexes: &[u64]| {
+        let blank = |index: &u64| EntryWire {
+            term: 3,
+            index: *index,
+            kind: 0,
+            body: Bytes::new(),
+        };
+        let message = AppendMessage {
+            group: 9,
+            replica: 102,
+            vote: VoteWire {
+                term: 3,
+                candidate: 101,
+                committed: true,
+            },
+            prev: prev.map(|index| LogIdWire { term: 3, index }),
+            commit: None,
+            entries: indexes.iter().map(blank).collect(),
+        };
+        append_request(message).map(|request| request.entries.len())
+    };
+    assert_eq!(read(None, &[0, 1]).expect("from the start"), 2);
+    assert_eq!(read(Some(6), &[7, 8, 9]).expect("in order"), 3);
+    assert_eq!(read(Some(u64::MAX - 1), &[]).expect("a heartbeat"), 0);
+    for (prev, indexes) in [
+        (None, &[1][..]),
+        (Some(6), &[6]),
+        (Some(6), &[8]),
+        (Some(6), &[7, 9]),
+        (Some(6), &[7, 7]),
+        (Some(u64::MAX), &[]),
+        (Some(u64::MAX - 1), &[u64::MAX]),
+    ] {
+        assert!(read(prev, indexes).is_err(), "{prev:?} {indexes:?}");
+    }
+}

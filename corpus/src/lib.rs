@@ -15,6 +15,7 @@ mod declared;
 mod file;
 mod hex;
 pub mod memory;
+mod messages;
 pub mod mutate;
 mod store;
 pub mod target;

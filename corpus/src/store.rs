@@ -7,14 +7,17 @@
 //! | this version's values are other bytes than the entries | fails, always: raise the version |
 //! | this version's fields are others than the entry names | fails, always: raise the version |
 //! | older bytes mean something else than this version's entry says | fails, always |
+//! | bytes of a reader's message that it does not understand any more | fails, always |
+//! | bytes of a message that are not on file | fails; added with `UPDATE_CORPUS=1` |
 //! | entries of a type that is gone | fails, until somebody says by deleting them that none is left anywhere |
 //!
 //! Growing writes what is missing at the end of files and never changes a line that is there.
 
 use crate::declared;
 use crate::file::{Block, parse, reads};
+use crate::messages;
 use bytes::Bytes;
-use imprint_proto::envelope::{FieldInfo, Kind, Shape};
+use imprint_proto::envelope::{Decoder, FieldInfo, Kind, Shape};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -31,15 +34,18 @@ const SHORTEST: &str = "shortest";
 pub struct Corpus {
     /// Every type of the crate.
     pub kinds: Vec<Kind>,
+    /// Every reader of more than one envelope.
+    pub decoders: Vec<Decoder>,
     /// The crate's directory: `src` and `corpus` are in it.
     pub crate_dir: PathBuf,
 }
 
 impl Corpus {
     /// Of the crate that says `env!("CARGO_MANIFEST_DIR")`.
-    pub fn new(crate_dir: &str, kinds: Vec<Kind>) -> Self {
+    pub fn new(crate_dir: &str, kinds: Vec<Kind>, decoders: Vec<Decoder>) -> Self {
         Self {
             kinds,
+            decoders,
             crate_dir: crate_dir.into(),
         }
     }
@@ -73,6 +79,7 @@ impl Corpus {
         let kinds = self.kinds.iter();
         let mut faults: Vec<String> = kinds.flat_map(|kind| self.faults_of(kind)).collect();
         faults.extend(self.orphans());
+        faults.extend(messages::faults(&self.messages(), &self.decoders));
         faults
     }
 
@@ -86,6 +93,10 @@ impl Corpus {
             }
         }
         seeds
+    }
+
+    fn messages(&self) -> PathBuf {
+        self.dir().join("messages")
     }
 
     fn path(&self, name: &str, version: u8) -> PathBuf {
@@ -152,7 +163,7 @@ impl Corpus {
         };
         let paths = entries.map(|entry| entry.expect("a directory entry").path());
         paths
-            .filter(|path| !known.contains(path))
+            .filter(|path| path.is_file() && !known.contains(path))
             .map(|path| {
                 let name = path.file_name().map(Path::new).unwrap_or(&path).display();
                 format!("{name}: of no type that there is; delete it only if no such bytes are left anywhere")
@@ -163,7 +174,7 @@ impl Corpus {
     /// Adds what is missing, oldest versions first. Panics where this version refuses older bytes
     /// that it does not give up: there is nothing true to add then.
     pub fn grow(&self) {
-        fs::create_dir_all(self.dir()).expect("the corpus has a directory");
+        messages::grow(&self.messages(), &self.decoders);
         for kind in &self.kinds {
             for version in older_versions(kind) {
                 if self.blocks_of(kind.name, version).is_empty() {

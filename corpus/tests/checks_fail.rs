@@ -67,7 +67,7 @@ fn grown(releases: &[Vec<Kind>]) -> TempDir {
 }
 
 fn corpus(dir: &TempDir, kinds: Vec<Kind>) -> Corpus {
-    Corpus::new(dir.path().to_str().unwrap(), kinds)
+    Corpus::new(dir.path().to_str().unwrap(), kinds, vec![])
 }
 
 fn faults(dir: &TempDir, kinds: Vec<Kind>) -> String {
@@ -76,9 +76,10 @@ fn faults(dir: &TempDir, kinds: Vec<Kind>) -> String {
 
 fn files(dir: &TempDir) -> Vec<(String, String)> {
     let entries = fs::read_dir(dir.path().join("corpus")).unwrap();
-    let mut files: Vec<_> = entries
-        .map(|entry| {
-            let path = entry.unwrap().path();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = paths
+        .filter(|path| path.is_file())
+        .map(|path| {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             (name, fs::read_to_string(path).unwrap())
         })
@@ -205,6 +206,34 @@ fn a_new_version_inside_of_a_type_gets_a_block_of_its_own() {
     assert_eq!(faults(&dir, kinds()), "");
     let after = fs::read_to_string(dir.path().join("corpus/Note.v0.txt")).unwrap();
     assert!(after.starts_with(&before) && after.len() > before.len());
+}
+
+#[test]
+fn messages_that_change_or_are_not_understood_any_more_are_found() {
+    let dir = TempDir::new().unwrap();
+    let decoder = Decoder {
+        name: "a message",
+        read: |bytes| bytes.starts_with(b"se"),
+        seeds: || vec![Bytes::from_static(b"seed")],
+    };
+    let of = |decoder| Corpus {
+        decoders: vec![decoder],
+        ..corpus(&dir, vec![])
+    };
+    assert!(of(decoder).faults()[0].contains("not on file: 73656564"));
+    of(decoder).grow();
+    assert!(of(decoder).faults().is_empty());
+    let seeds = || vec![Bytes::from_static(b"sent")];
+    let writes_others = Decoder { seeds, ..decoder };
+    assert!(of(writes_others).faults()[0].contains("not on file"));
+    of(writes_others).grow();
+    assert!(of(writes_others).faults().is_empty());
+    let read = |bytes: Bytes| bytes.starts_with(b"sen");
+    let forgot = Decoder {
+        read,
+        ..writes_others
+    };
+    assert!(of(forgot).faults()[0].contains("does not understand any more 73656564"));
 }
 
 #[test]

@@ -8,12 +8,11 @@ use crate::controller::ControllerMachine;
 use crate::controller::command::{self, Answer, Command};
 use crate::controller::records;
 use crate::failure::{Failure, Reason};
-use crate::forward::{CallContext, ForwardReply, ForwardRequest, encode_request, ops, wire};
+use crate::forward::{ForwardReply, ForwardRequest, ops, wire};
 use crate::{formation, room};
 use bytes::Bytes;
 use imprint_proto::envelope::{self, Decoder, Envelope, Kind, Shape, Specimens};
 use imprint_proto::ids::NodeId;
-use std::time::Duration;
 
 /// Every type.
 pub fn all() -> Vec<Kind> {
@@ -90,8 +89,13 @@ fn commands() -> [Command; 4] {
 }
 
 fn forwarded() -> Vec<Bytes> {
-    let context = CallContext::new("host", Duration::from_secs(3));
-    let parts = encode_request(ops::Op::Send, &context, Bytes::from_static(b"body"));
+    let head = wire::RequestHead {
+        op: ops::Op::Send.number(),
+        listener: "host".to_owned(),
+        timeout_ms: 3000,
+        hops_left: 1,
+    };
+    let parts = wire::join(envelope::encode(&head), Bytes::from_static(b"body"));
     vec![parts.concat().into()]
 }
 

@@ -8,7 +8,7 @@ use imprint_raft::envelopes::{all, decoders};
 static COUNTING: Counting = Counting;
 
 fn corpus() -> Corpus {
-    Corpus::new(env!("CARGO_MANIFEST_DIR"), all())
+    Corpus::new(env!("CARGO_MANIFEST_DIR"), all(), decoders())
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub struct ForwardRequest {
     pub body: Bytes,
 }
 
-fn join(head: Bytes, body: Bytes) -> Vec<Bytes> {
+pub(crate) fn join(head: Bytes, body: Bytes) -> Vec<Bytes> {
     let length = u32::try_from(head.len()).unwrap_or(u32::MAX).to_le_bytes();
     vec![Bytes::copy_from_slice(&length), head, body]
 }

@@ -1,5 +1,7 @@
 //! Damaged copies of good inputs: the same ones for the same seed, on every machine.
 
+use imprint_proto::envelope::CHECKED_HEADER_LEN;
+
 /// SplitMix64: small, and the same everywhere.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
@@ -50,6 +52,23 @@ pub fn mutant(seeds: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
+/// Makes the size and the checksum of a checksummed envelope right, so that what is behind them is
+/// reached; whether there was room for them.
+pub fn reseal(bytes: &mut [u8]) -> bool {
+    let Some((header, body)) = bytes.split_at_mut_checked(CHECKED_HEADER_LEN) else {
+        return false;
+    };
+    header[2..6].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    header[6..].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    true
+}
+
+/// Whether bytes are a checksummed envelope.
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    let mut resealed = bytes.to_vec();
+    reseal(&mut resealed) && resealed == bytes
+}
+
 fn damage(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], dice: &mut Dice) {
     let at = dice.below(bytes.len());
     match dice.below(10) {
@@ -94,6 +113,20 @@ fn damage(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], dice: &mut Dice) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_checksummed_envelope_is_known_and_mended() {
+        let sealed = imprint_proto::envelope::encode_checked(&Number { number: 7 });
+        assert!(is_sealed(&sealed));
+        let mut damaged = sealed.to_vec();
+        damaged[11] ^= 1;
+        assert!(!is_sealed(&damaged));
+        assert!(reseal(&mut damaged) && is_sealed(&damaged));
+        assert!(imprint_proto::envelope::decode_checked::<Number>(damaged.into()).is_ok());
+        assert!(!reseal(&mut [0; 9]));
+    }
+
+    imprint_proto::envelope! { struct Number: version 0, compat 0 { number: u32 } }
 
     #[test]
     fn the_same_seed_gives_the_same_mutants_and_they_differ() {

@@ -2,7 +2,7 @@
 //! must hold.
 
 use crate::memory;
-use crate::mutate::{Dice, mutant};
+use crate::mutate::{Dice, is_sealed, mutant, reseal};
 use bytes::Bytes;
 use imprint_proto::envelope::{Decoder, Kind, Shape};
 
@@ -56,7 +56,12 @@ pub fn any(kinds: &[Kind], decoders: &[Decoder], input: &[u8]) {
     match usize::from(*who) % (kinds.len() + decoders.len()) {
         at if at < kinds.len() => kind(&kinds[at], rest),
         at => {
-            decoder(&decoders[at - kinds.len()], rest);
+            let of = &decoders[at - kinds.len()];
+            decoder(of, rest);
+            let mut mended = rest.to_vec();
+            if reseal(&mut mended) {
+                decoder(of, &mended);
+            }
         }
     }
 }
@@ -74,8 +79,14 @@ pub fn mutants_of_decoder(of: &Decoder, rounds: usize) {
     for seed in &seeds {
         assert!(decoder(of, seed), "{}: {seed:02x?} is refused", of.name);
     }
+    // Behind a checksum, damage is only reached where the checksum is made right again.
+    let sealed = seeds.iter().any(|seed| is_sealed(seed));
     run(of.name, &seeds, rounds, |input| {
         decoder(of, input);
+        let mut mended = input.to_vec();
+        if sealed && reseal(&mut mended) {
+            decoder(of, &mended);
+        }
     });
 }
 

@@ -116,6 +116,7 @@ async fn what_one_node_takes_every_node_serves_also_after_a_restart() {
         }
     }
     same_everywhere(&ports, 3).await;
+    calls_between_nodes_are_on_the_pages(&ports).await;
     let verified = admin(ports[0])
         .await
         .verify(v1::VerifyRequest::default())
@@ -135,6 +136,24 @@ async fn what_one_node_takes_every_node_serves_also_after_a_restart() {
         .expect("sent");
     assert_eq!(sent.into_inner().base_offset, 3);
     cluster.shutdown().await;
+}
+
+/// Whoever leads, some node has replicated to another one, and every node has pinged.
+async fn calls_between_nodes_are_on_the_pages(ports: &[Ports]) {
+    let mut pages = String::new();
+    for node in ports {
+        let page = page(node.http, "/metrics").await;
+        assert!(page.contains("imprint_rpc_served_total{method=\"ping\"} "));
+        pages.push_str(&page);
+    }
+    for line in [
+        "method=\"append_entries\",phase=\"dispatch\"} ",
+        "method=\"append_entries\",phase=\"reply\"} ",
+        "imprint_rpc_served_seconds_total{method=\"append_entries\"} ",
+        "imprint_rpc_pool_bytes{peer=\"2\",class=\"bulk\"} ",
+    ] {
+        assert!(pages.contains(line), "{line} is not in\n{pages}");
+    }
 }
 
 async fn same_everywhere(ports: &[Ports], messages: u64) {

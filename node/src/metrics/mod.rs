@@ -7,8 +7,10 @@
 mod collect;
 mod envelopes;
 mod process;
+mod rpc;
 
 pub use collect::NodeCollector;
+pub use rpc::RpcCollector;
 
 use crate::forward::ops::Op;
 use parking_lot::RwLock;

@@ -20,7 +20,7 @@ use crate::{
     core::{Core, CoreParts},
     formation::{Formation, FormationError, FormationParts},
     grpc, http,
-    metrics::{Metrics, NodeCollector},
+    metrics::{Metrics, NodeCollector, RpcCollector},
     room::{RoomBoard, monitor::Monitor},
 };
 pub(crate) use imprint_raft::disk::offloaded;
@@ -191,17 +191,17 @@ impl Node {
             .io
             .watch
             .observe_syncs(move |took| metrics.synced(took));
-        let stats = Arc::clone(peers.stats());
         let io = seams.io.clone();
         let repairs = Arc::clone(&groups);
         let counts = Box::new(move || {
-            let mut counts = replication::counts(&stats);
-            counts.extend(replication::disk_counts(&io));
+            let mut counts = replication::disk_counts(&io);
             counts.extend(replication::repair_counts(&repairs));
             counts
         });
         let collector = NodeCollector::new(Arc::downgrade(&core), counts);
         core.metrics().add_collector(Box::new(collector));
+        core.metrics()
+            .add_collector(Box::new(RpcCollector::new(&peers)));
         let dispatcher = dispatch::NodeDispatcher {
             raft: RaftDispatcher::new(Arc::clone(&groups)),
             formation: Arc::clone(&formation),

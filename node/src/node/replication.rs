@@ -18,7 +18,7 @@ use imprint_raft::{
     consensus::{self, Group, GroupSpec, Groups, NoMachine},
     disk::Io,
     journal::{self, BadRange, Journal, SegmentInfo},
-    rpc::{CallOptions, Class, PeerTable, RpcError, RpcStats, methods, stats::PeerStats},
+    rpc::{CallOptions, Class, PeerTable, RpcError, methods},
     statelog::StateLog,
 };
 use std::{sync::Arc, time::Duration};
@@ -503,65 +503,6 @@ pub(super) fn repair_counts(groups: &Groups) -> Vec<(&'static str, &'static str,
             "scrub_findings",
             "Segments that the scrub found damaged",
             counts.scrub_findings,
-        ),
-    ]
-}
-
-/// The transport's counters, for the metrics page.
-pub(super) fn counts(stats: &RpcStats) -> Vec<(&'static str, &'static str, u64)> {
-    let server = &stats.server;
-    let peers = stats.peers();
-    let sum = |read: fn(&PeerStats) -> u64| peers.iter().map(|(_, peer)| read(peer)).sum();
-    vec![
-        (
-            "rpc_requests",
-            "Requests of other nodes",
-            server.requests.get(),
-        ),
-        (
-            "rpc_error_replies",
-            "Those answered with an error",
-            server.error_replies.get(),
-        ),
-        (
-            "rpc_bytes_received",
-            "Payload bytes of those requests",
-            server.bytes_received.get(),
-        ),
-        (
-            "rpc_bytes_sent",
-            "Payload bytes of the answers",
-            server.bytes_sent.get(),
-        ),
-        (
-            "rpc_strangers",
-            "Connections whose hello was refused",
-            server.strangers.get(),
-        ),
-        (
-            "rpc_bad_frames",
-            "Connections closed because of bytes that can't be trusted",
-            server.bad_frames.get(),
-        ),
-        (
-            "rpc_connects",
-            "Connections made to other nodes",
-            sum(|peer| peer.connects.get()),
-        ),
-        (
-            "rpc_disconnects",
-            "Connections to other nodes that ended",
-            sum(|peer| peer.disconnects.get()),
-        ),
-        (
-            "rpc_overloaded",
-            "Calls to other nodes refused for want of room",
-            sum(|peer| peer.overloaded.get()),
-        ),
-        (
-            "rpc_peer_deaths",
-            "Times another node was declared dead",
-            sum(|peer| peer.deaths.get()),
         ),
     ]
 }

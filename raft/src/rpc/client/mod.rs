@@ -37,7 +37,8 @@ pub enum Class {
 }
 
 impl Class {
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in logs and metrics.
+    pub fn name(self) -> &'static str {
         match self {
             Class::Urgent => "urgent",
             Class::Bulk => "bulk",

@@ -20,6 +20,18 @@ impl Core {
             Ok(ForwardRequest {
                 op: Some(op),
                 context,
+                ..
+            }) if context.left().is_zero() => Err(Failure::new(
+                Reason::DeadlineExceeded,
+                format!(
+                    "the deadline passed before node {} looked at a forwarded {}",
+                    self.node_id(),
+                    op.label()
+                ),
+            )),
+            Ok(ForwardRequest {
+                op: Some(op),
+                context,
                 body,
             }) => self.carry_out(op, body, &context).await,
             Ok(ForwardRequest { op: None, .. }) => Err(Failure::new(

@@ -1,6 +1,7 @@
 //! Sending, wherever the leader is.
 
 use super::*;
+use crate::forward::{ForwardReply, encode_request, ops::Op};
 use crate::room::NodeRoom;
 use imprint_proto::ids::NodeId;
 use imprint_raft::disk::SpaceLevel;
@@ -47,6 +48,24 @@ async fn hints_use_the_callers_listener_through_a_forward() {
         .await
         .expect("sent");
     assert_eq!(sent.served_by.expect("served by").address, "localhost:7460");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forwarded_call_whose_time_is_up_is_dropped_before_anything() {
+    let cluster = with_topic().await;
+    let body = Bytes::from(prost::Message::encode_to_vec(&send(batch(1))));
+    let expired = encode_request(Op::Send, &short(0), body.clone());
+    let answer = cluster.core(1).handle_forwarded(expired.concat().into());
+    let answer = ForwardReply::decode(answer.await.concat().into()).expect("an answer");
+    let failure = answer.0.expect_err("too late");
+    assert_eq!(failure.reason, Reason::DeadlineExceeded);
+    // Nothing of it is in the log: the next one gets the first offset.
+    let in_time = encode_request(Op::Send, &short(1000), body);
+    let answer = cluster.core(1).handle_forwarded(in_time.concat().into());
+    let answer = ForwardReply::decode(answer.await.concat().into()).expect("an answer");
+    let sent: v1::SendResponse =
+        prost::Message::decode(answer.0.expect("sent")).expect("a response");
+    assert_eq!(sent.base_offset, 0);
 }
 
 #[tokio::test(start_paused = true)]

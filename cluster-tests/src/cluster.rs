@@ -55,13 +55,19 @@ pub fn binary() -> PathBuf {
     beside.expect("build it first: cargo build -p imprint-node --bin imprint")
 }
 
-/// Ports that are free now.
+/// Below this the system gives no port to whoever asks for any, so a node that is down keeps its own.
+const FIRST_PORT: u16 = 10_240;
+const PORTS: u16 = 20_480;
+
+/// Ports that are free now, and that nobody takes who doesn't name them: neither a proxy, nor a connection that goes out while a
+/// node is down.
 fn free_ports(count: usize) -> Vec<u16> {
-    let bound: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-        .collect();
-    let port = |l: &TcpListener| l.local_addr().expect("bound").port();
-    bound.iter().map(port).collect()
+    let start = rand::random_range(0..PORTS);
+    let all = (0..PORTS).map(|n| FIRST_PORT + (start + n) % PORTS);
+    let free = all.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    let ports: Vec<u16> = free.take(count).collect();
+    assert_eq!(ports.len(), count, "the machine is short of ports");
+    ports
 }
 
 fn lock_machine() -> File {

@@ -23,8 +23,10 @@ use tokio::time::Instant;
 use super::fitness::Fitness;
 use super::keeper::KeeperTask;
 use super::machine::GroupMachine;
+use super::snapshot::SnapshotFiles;
 use super::store::{Installing, OnDamage};
 use super::types::{AppRecord, Applied, LogId, TypeConfig, log_pos};
+use crate::disk::offloaded;
 use crate::journal::{Journal, RollSettings, VoidOutcome};
 
 pub(crate) type GroupRaft = Raft<TypeConfig, GroupMachine>;
@@ -92,6 +94,7 @@ pub struct Group {
     pub(super) installing: Installing,
     /// The log is kept short by snapshots of the state, not by trims.
     pub(super) keeps_state: bool,
+    pub(super) files: Arc<SnapshotFiles>,
     pub(super) _keeper: KeeperTask,
     /// Whether it may lead.
     pub(crate) fitness: Fitness,
@@ -393,6 +396,9 @@ impl Group {
         self.journal.stop_waiting();
         // A core that panicked has stopped too.
         let _ = self.raft.shutdown().await;
+        // A snapshot may still be written by a thread that nobody waits for any more.
+        let files = Arc::clone(&self.files);
+        let _ = offloaded(self.journal.io(), move || files.close()).await;
     }
 
     /// Ends a quiesced group's sleep; the first write of a leader then renews its lease.

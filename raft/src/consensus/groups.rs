@@ -298,7 +298,7 @@ impl Groups {
         };
         let (commit_tx, commit) = watch::channel(0);
         let machine = self.resume(&journal, spec.machine, commit_tx).await?;
-        let keeps_state = machine.keeps_state();
+        let (keeps_state, files) = (machine.keeps_state(), machine.files());
         let network = GroupNetwork {
             group: id,
             peers: Arc::clone(&self.peers),
@@ -350,6 +350,7 @@ impl Groups {
             sleep: Sleep::new(),
             installing,
             keeps_state,
+            files,
             _keeper: keeper,
             fitness: Fitness::default(),
             on_damage,

@@ -401,6 +401,11 @@ impl GroupMachine {
         self.0.built.subscribe()
     }
 
+    /// The snapshot's files, to be closed when the replica has stopped.
+    pub(super) fn files(&self) -> Arc<SnapshotFiles> {
+        Arc::clone(&self.0.files)
+    }
+
     pub(super) fn keeps_state(&self) -> bool {
         self.0.keeps_state
     }

@@ -252,6 +252,17 @@ pub(crate) struct SnapshotFiles {
 struct Kept {
     newest: Option<Place>,
     before: Option<Place>,
+    /// The replica has stopped: its files may have another owner.
+    closed: bool,
+}
+
+impl Kept {
+    fn check_open(&self) -> io::Result<()> {
+        match self.closed {
+            true => Err(io::Error::other("the replica has stopped")),
+            false => Ok(()),
+        }
+    }
 }
 
 impl SnapshotFiles {
@@ -314,6 +325,7 @@ impl SnapshotFiles {
     /// Makes this the newest one; what was newest becomes the older one. Nothing is done if there is a newer one already.
     pub(crate) fn write(&self, snap: &Snap) -> io::Result<()> {
         let mut kept = self.kept.lock();
+        kept.check_open()?;
         let at = snap.place();
         if kept.newest.is_some_and(|newest| newest.pos >= at.pos) {
             return Ok(());
@@ -333,9 +345,15 @@ impl SnapshotFiles {
         Ok(())
     }
 
+    /// Waits for a write that is under way; later ones are refused.
+    pub(crate) fn close(&self) {
+        self.kept.lock().closed = true;
+    }
+
     /// Makes this the older one too: for a log that begins at it, no older one is of use.
     pub(crate) fn write_before(&self, snap: &Snap) -> io::Result<()> {
         let mut kept = self.kept.lock();
+        kept.check_open()?;
         let before = self.dir.join(BEFORE);
         if kept.before.is_none() {
             self.set_aside(&before, BEFORE)?;

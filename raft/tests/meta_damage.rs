@@ -136,9 +136,14 @@ fn whatever_happens_to_a_file_of_it_the_store_opens_and_tells_no_lies() {
                     copy.path().join("quarantine").exists(),
                     "{case}"
                 );
+                let was_rebuilt = store.rebuilt();
                 drop(store);
                 let again = SledMeta::open(copy.path()).unwrap();
-                assert!(!again.rebuilt(), "{case}: opened well the second time");
+                // What the first start had no reason to read, the second may come across.
+                assert!(
+                    !(was_rebuilt && again.rebuilt()),
+                    "{case}: a new one is good"
+                );
                 check_and_rebuild(&again, &case);
             }
         }
